@@ -10,18 +10,19 @@
 
 namespace lasp::gpu {
 
-// Blocks wait for those of other ranks' launches: so all blocks of a launch fit a GPU at once.
-inline constexpr int kMostLanes = 16, kMostLaneBlocks = 192;  // of a way; of a launch
-inline constexpr uint32_t kSlots = 4;                         // of a lane
+// Lanes from one rank to another, and blocks of a launch. Blocks wait for those of other ranks' launches, so all of
+// a launch should fit a GPU at once.
+inline constexpr int kMostLanes = 16, kMostLaneBlocks = 192, kLaneBlocksOfMultiprocessor = 2;
+inline constexpr uint32_t kSlots = 4;  // of a lane
 inline constexpr int64_t kSlotBytes = 32 << 10;
 inline constexpr int64_t kLaneShare = 8 << 10;  // bytes of a message for which a lane more is worth it
 
 // Where things lie in a rank's window. All ranks of a group have the same.
 struct PeerLayout {
-  int32_t ranks = 0;
+  int32_t ranks = 0, blocks = kMostLaneBlocks;  // of a launch, at most
 
   __host__ __device__ int lanes() const {
-    const int most = kMostLaneBlocks / (2 * (ranks > 1 ? ranks - 1 : 1));
+    const int most = blocks / (2 * (ranks > 1 ? ranks - 1 : 1));
     return most < 1 ? 1 : most > kMostLanes ? kMostLanes : most;
   }
   // Of a message, on both its sides.
@@ -35,14 +36,15 @@ struct PeerLayout {
     return ((bytes + n - 1) / n + 15) / 16 * 16;
   }
 
-  // Pieces on their way, in the receiver's window.
+  // Offsets of pieces on their way, in the receiver's window.
   __host__ __device__ int64_t slots(int32_t sender, int lane) const {
     return lane_number(sender, lane) * kSlots * kSlotBytes;
   }
-  // How many pieces of a lane were written in, in the receiver's window; and taken out, in the sender's.
+  // Offsets of two counts of a lane's pieces: of those that were written, in the receiver's window, and of those
+  // that were taken out, in the sender's.
   __host__ __device__ int64_t written(int32_t sender, int lane) const { return count_at(0, sender, lane); }
   __host__ __device__ int64_t taken(int32_t receiver, int lane) const { return count_at(1, receiver, lane); }
-  // The same, as the window's own rank counts them for itself.
+  // The same as the window's own rank counts for itself.
   __host__ __device__ int64_t sent(int32_t receiver, int lane) const { return count_at(2, receiver, lane); }
   __host__ __device__ int64_t received(int32_t sender, int lane) const { return count_at(3, sender, lane); }
   // Not 0: messages were ended, and what came last may be void. Nothing is sent any more.

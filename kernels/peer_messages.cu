@@ -37,13 +37,13 @@ __device__ void copy_piece(std::byte *to, const std::byte *from, int64_t bytes) 
 }
 
 template <int kMost>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kLaneBlocksOfMultiprocessor)
     peer_messages_kernel(PeerGroup p, const __grid_constant__ PeerList<kMost> list) {
   const int lane = static_cast<int>(blockIdx.x), way = static_cast<int>(blockIdx.y);
   const int first = list.first[way], end = list.first[way + 1];
   const PeerPlace &place = p.place;
   const Side side = side_of(place, lane, list.messages[first].peer, list.messages[first].is_send);
-  if (*dead_word(place) != 0) return;
+  if (is_dead(place)) return;
   uint32_t n = *side.own;
   for (int m = first; m < end; ++m) {
     const PeerMessage message = list.messages[m];
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       __syncthreads();
       // A receiver tells seldom, but before the sender has to wait.
       const bool tells = message.is_send || left <= kSlotBytes || n % 2 == 1;
-      if (tells && threadIdx.x == 0) count_at(side.told).store(n + 1, cuda::memory_order_release);
+      if (tells && threadIdx.x == 0) count_in(side.told).store(n + 1, cuda::memory_order_release);
     }
   }
   if (threadIdx.x == 0) *side.own = n;

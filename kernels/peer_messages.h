@@ -6,8 +6,8 @@
 
 namespace lasp::gpu {
 
-// Of one launch, which is one group of messages. A group is never cut in two launches, whose blocks would wait for
-// each other over the other ranks.
+// All messages of a group go in one launch. With two, the second one here could wait for a rank that waits for it
+// there.
 inline constexpr int kMostPeerMessages = 1024;
 
 struct PeerMessage {

@@ -31,14 +31,14 @@ class Factors {
 };
 
 template <class Element, bool kKnown>
-__global__ void __launch_bounds__(kRingThreads) peer_ring_kernel(const __grid_constant__ PeerRing p) {
+__global__ void __launch_bounds__(kRingThreads, 1) peer_ring_kernel(const __grid_constant__ PeerRing p) {
   constexpr int kWidth = sizeof(Element) / sizeof(float), kAtOnce = 4;
   const PeerPlace &place = p.place;
   const int lane = static_cast<int>(blockIdx.x);
   const bool receives = p.from >= 0, sends = p.to >= 0;
   const Side in = side_of(place, lane, receives ? p.from : place.rank, false);
   const Side out = side_of(place, lane, sends ? p.to : place.rank, true);
-  if (*dead_word(place) != 0) return;
+  if (is_dead(place)) return;
   uint32_t came = *in.own, went = *out.own;
   const int64_t bytes = p.shape.rows * state_floats(p.shape) * static_cast<int64_t>(sizeof(float));
   const int64_t share = place.layout.share_of(bytes), begin = lane * share;
@@ -79,10 +79,10 @@ __global__ void __launch_bounds__(kRingThreads) peer_ring_kernel(const __grid_co
     }
     __syncthreads();
     if (threadIdx.x > 0) continue;
-    if (sends) count_at(out.told).store(went + 1, cuda::memory_order_release);
+    if (sends) count_in(out.told).store(went + 1, cuda::memory_order_release);
     // Seldom, but before the sender has to wait.
     if (receives && (piece + kSlotBytes >= end || came % 2 == 1))
-      count_at(in.told).store(came + 1, cuda::memory_order_release);
+      count_in(in.told).store(came + 1, cuda::memory_order_release);
   }
   if (threadIdx.x > 0) return;
   if (receives) *in.own = came;

@@ -188,6 +188,7 @@ static int release(void *device_memory) {
  * only then can device memory be freed, which the library does when it destroys the plan. */
 static int leave(rank *r, int after_failure) {
   if (after_failure) {
+    if (r->context != NULL) lasp_context_abort(r->context);
     if (r->sequence != NULL) ncclCommAbort(r->sequence);
     if (r->world != NULL) ncclCommAbort(r->world);
   }

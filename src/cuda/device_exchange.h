@@ -35,7 +35,7 @@ class DeviceExchange {
   const ExchangePlan &plan_;
   // Whether the transport takes the ring as one launch: maps that act element by element, a run of each rank.
   bool is_ring() const {
-    return device_.transport().has_ring() && plan_.schedule == LASP_SCHEDULE_RING && plan_.owner.empty() &&
+    return device_.transport().by_peer_memory() && plan_.schedule == LASP_SCHEDULE_RING && plan_.owner.empty() &&
            plan_.map.kind != Transition::kDense;
   }
   void enqueue_ring(const Slots &slots, int32_t tag, const float *log_decay);

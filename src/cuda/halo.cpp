@@ -6,7 +6,11 @@ CudaHalo::CudaHalo(CudaDevice &device, const HaloPlan &plan) : HaloPasses(plan),
   const cuda::Current current(device.primary());
   const cuda::RelaxedCapture relaxed;
   cuda::load_halo_kernels();
-  for (const bool forward : {true, false}) device.transport().reserve(messages(forward), 1);
+  for (const bool forward : {true, false}) {
+    const std::vector<Transfer> group = messages(forward);
+    device.transport().require_room(group.size());
+    device.transport().reserve(group, 1);
+  }
 }
 
 void CudaHalo::connect() {

@@ -50,6 +50,8 @@ void CudaPasses::reserve(std::span<const StateMessage> messages) {
 CudaPasses::~CudaPasses() {
   const cuda::Current current(device_.primary());
   const cuda::RelaxedCapture relaxed;
+  // Memory is freed once kernels have ended, and those of a lost group may wait for ever.
+  if (device_.comm().async_status() != LASP_OK) device_.end_messages();
   backend_.reset();
 }
 
@@ -82,13 +84,15 @@ void CudaPasses::start_exchange(int32_t operation, const ExchangeLog &log) {
   if (right) right->enqueue(*maps_->right, operation, log_decay_);
   if (!marked_) device_.end_watch();
   // Messages that wait for nobody go first: work ahead would take all multiprocessors, and others wait for them.
-  if (device_.transport().has_ring() && !waits()) fork_->join();
+  if (sends_at_once()) fork_->join();
   log.write("states", true);
 }
 
-bool CudaPasses::waits() const {
-  const auto waits = [](const std::optional<DeviceExchange> &exchange) { return exchange && exchange->waits(); };
-  return waits(directions_->left) || waits(directions_->right);
+bool CudaPasses::sends_at_once() const {
+  const auto at_once = [&](const std::optional<DeviceExchange> &exchange) {
+    return !exchange || (!exchange->waits() && device_.transport().sends_at_once(exchange->messages()));
+  };
+  return at_once(directions_->left) && at_once(directions_->right);
 }
 
 void CudaPasses::await_exchange() {

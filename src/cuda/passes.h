@@ -51,7 +51,7 @@ class CudaPasses final : public Passes {
   void move(float *states, const StateMessages &messages, const ExchangeLog &log) override;
   void reserve(std::span<const StateMessage> messages);
   std::vector<Transfer> connections() const;
-  bool waits() const;  // whether the exchange brings this rank anything
+  bool sends_at_once() const;  // whether this rank's messages wait for nobody
   int32_t first_peer() const { return (directions_->left ? directions_->left : directions_->right)->first_peer(); }
 
   CudaDevice &device_;

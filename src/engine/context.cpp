@@ -127,6 +127,7 @@ std::optional<Error> Context::async_error() {
   try {
     device_->check();
   } catch (const Error &error) {
+    if (comm_.async_status() != LASP_OK) device_->end_messages();
     return error;
   }
   return std::nullopt;

@@ -42,7 +42,6 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   const bool tells = refusal && refusal->status / 100 == 4 && comm.tells_others();
   if (refusal && (comm.nranks() == 1 || comm.assumes_others() || tells)) throw *refusal;
   const auto gather = [&](const void *own, void *all, size_t bytes) { context.gather(own, all, bytes); };
-  if (!comm.assumes_others()) context.device().meet();
   const Setting setting{context.device_kind(), context.verify_messages(), context.link()};
   Agreed agreed = comm.assumes_others() ? assume_agreement(comm, given, problem_, setting)
                                         : agree(comm, given, problem_, setting, refusal, gather);
@@ -56,6 +55,7 @@ Plan::Plan(Context &context, const lasp_problem &given, std::optional<Error> ref
   choose_schedule(link_);
   plan_exchanges();
   plan_broadcast();
+  if (!comm.assumes_others()) context.device().meet();
   passes_ = context.device().make_passes(pass_plan(), gather);
   fill_info();
   if (context.log().wants(LASP_LOG_INFO)) context.log().write(LASP_LOG_INFO, "plan: %s", summary().c_str());

@@ -32,10 +32,10 @@ class NcclPeer : public testing::Test {
   }
 };
 
-std::string description_of_rank_0() {
-  const NcclGroup &group = nccl_group(2);
+std::string description_of_rank_0(int32_t nranks) {
+  const NcclGroup &group = nccl_group(nranks);
   std::string description;
-  on_threads(2, [&](int32_t rank) {
+  on_threads(nranks, [&](int32_t rank) {
     gpu::use_device(rank);
     lasp_comm *comm = nullptr;
     lasp_context *context = nullptr;
@@ -58,10 +58,10 @@ std::string description_of_rank_0() {
 }
 
 TEST_F(NcclPeer, IsTakenUnlessTheEnvironmentSaysNo) {
-  const std::string by_peer = description_of_rank_0();
+  const std::string by_peer = description_of_rank_0(nccl_group_sizes().back());
   EXPECT_NE(by_peer.find("messages by peer memory, ranks met by NCCL"), std::string::npos) << by_peer;
   const WithoutPeerMemory without;
-  EXPECT_NE(description_of_rank_0().find("messages by NCCL"), std::string::npos);
+  EXPECT_NE(description_of_rank_0(2).find("messages by NCCL"), std::string::npos);
 }
 
 // The ring is one launch over peer memory, and by NCCL messages and compositions.
@@ -79,6 +79,24 @@ TEST_F(NcclPeer, HasTheBitsOfNccl) {
       EXPECT_TRUE(same_bits(peer.tensors, nccl.tensors)) << name << " " << schedule_name(schedule);
     }
   }
+}
+
+// A state of 33 heads has more pieces than a lane has slots.
+TEST_F(NcclPeer, LargeStates) {
+  Case c = case_named("none_wide_packed");
+  c.name = "large_states";
+  c.cu_seqlens = {}, c.tokens = 64, c.heads_q = c.heads_k = c.heads_v = 33;
+  c.head_dim_k = c.head_dim_v = 128;
+  const CaseData data = make_data(c);
+  const Expected expected = expected_of(c, data);
+  const auto run = [&](int32_t schedule, int32_t nranks) {
+    RunOptions options;
+    options.schedule = schedule;
+    const Outputs out = run_case_nccl(c, data, nccl_group(nranks), options);
+    expect_right(c, expected, out, schedule_name(schedule));
+  };
+  run(LASP_SCHEDULE_RING, nccl_group_sizes().back());
+  run(LASP_SCHEDULE_ALL_GATHER, 2);  // an emulated GPU runs a launch's blocks one after another: no more than two
 }
 
 // Rank 0 never comes. The communicator is not aborted: the kernel that waits is the library's.

@@ -8,12 +8,11 @@
 namespace lasp::cuda {
 namespace {
 
-// A run of a pass in so many to find its state by: where runs are several, all but the last ones' states are asked
-// for, and in smaller pieces these spread over all multiprocessors again. More of them where tokens that are
-// forgotten do not count: then heads have unequal work.
+// If a segment has several runs, each is cut into so many parts to find its state, so that more blocks share the
+// work. With decays that forget, heads have unequal work, and there are more parts.
 constexpr int64_t kStateRuns = 4, kUnequalStateRuns = 8;
-// Parts of a run by which what leaves a rank is found, of at least so many tokens: with decay few of them count,
-// and those by blocks of their own; else as many as fill the device.
+// If a segment is one run whose state leaves the rank, it is cut into so many parts at most, of at least so many
+// tokens. Without decays that forget: into as many as fill the device.
 constexpr int64_t kTailParts = 16, kLeastTailPart = 512;
 
 void *const kAligned = reinterpret_cast<void *>(kAlignment);  // pointers are looked at again in each call

@@ -262,7 +262,7 @@ std::string kernel_table_markdown() {
       "each kernel's file). Unfit strides of one tensor send all linear passes of a plan to the general\n"
       "kernel, an unfit pointer its own pass. Without a row of their own, states of runs are found by the\n"
       "kernels of the outputs, and on 9.0 with K above 64 and V a multiple of 64 by `own_states_kernel`\n"
-      "(hopper/own_states.cuh: runs x H x V / 128 or V / 64 blocks of 384 threads, with 149.7 or 197.7 KiB,\n"
+      "(hopper/own_states.cuh: runs x H x V / 128 or V / 64 blocks of 384 threads, with 197.7 or 149.7 KiB,\n"
       "168 registers). The gradients of q and k see the state transposed: K stands for V there,\n"
       "and V for K. `n` is any whole number; shared memory is in KiB, and the device must have the least\n"
       "of it; registers are the most of all instances, as compiled for 9.0.\n\n"

@@ -40,7 +40,7 @@ class CudaDevice {
   // As Device::meet.
   void meet();
   // As Device::end_messages.
-  void end_messages() noexcept { transport_->give_up(); }
+  void end_messages() noexcept { transport_->end_messages(); }
   // As Device::check. From any thread.
   void check();
 

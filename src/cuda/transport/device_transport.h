@@ -24,15 +24,18 @@ class DeviceTransport {
   // Before the passes, which allocate nothing: an operation (an exchange in one direction, a broadcast) will have
   // these messages, in this many groups.
   virtual void reserve(std::span<const Transfer>, size_t /*groups*/) {}
+  // Whether sends of these messages end without their receivers, as long as these have taken all earlier ones.
+  virtual bool sends_at_once(std::span<const Transfer>) const { return false; }
   // Throws Error where a group may not have so many messages.
   virtual void require_room(size_t /*messages*/) const {}
 
   // One group: the messages go at once. A send reads its data, and a receive has written it, in the stream's order.
   // Sizes of matching halves are equal; between two ranks messages match in order.
   virtual void exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t operation, int32_t tag) = 0;
-  // Whether the ring of an exchange may go as one launch, which also applies this rank's map: `ring`, of which the
-  // transport fills `place`. Its messages are those of the ring's groups. The same on all ranks.
-  virtual bool has_ring() const { return false; }
+  // Whether messages go by peer memory. The same on all ranks.
+  virtual bool by_peer_memory() const { return false; }
+  // Where they do: the ring of an exchange as one launch, which also applies this rank's map. The transport fills
+  // `place`. Its messages are those of the ring's groups.
   virtual void ring(const gpu::PeerRing &, cudaStream_t) {}
   // After the operation's last group: what was sent may be written again by later work on the stream.
   virtual void finish(cudaStream_t) {}
@@ -47,7 +50,7 @@ class DeviceTransport {
   // Throws when the transport has failed. Never blocks.
   virtual void check() {}
   // The group is lost: messages that still wait for others end as soon as they can. From any thread.
-  virtual void give_up() noexcept {}
+  virtual void end_messages() noexcept {}
 };
 
 // `policy` outlives the transport.

@@ -26,7 +26,7 @@ class NcclDeviceTransport final : public DeviceTransport {
   ~NcclDeviceTransport() override {
     if (comm_.async_status() == LASP_OK) return;
     staging_.give_up();
-    give_up();
+    end_messages();
   }
 
   std::string description() const override {
@@ -40,7 +40,10 @@ class NcclDeviceTransport final : public DeviceTransport {
   void exchange(std::span<const Transfer> group, cudaStream_t stream, int32_t, int32_t) override {
     links_ ? links_->exchange(group, stream) : run_group(group, stream, nullptr);
   }
-  bool has_ring() const override { return links_ != nullptr; }
+  bool sends_at_once(std::span<const Transfer> messages) const override {
+    return links_ && links_->sends_at_once(messages);
+  }
+  bool by_peer_memory() const override { return links_ != nullptr; }
   void ring(const gpu::PeerRing &ring, cudaStream_t stream) override { links_->ring(ring, stream); }
   void meet(cudaStream_t stream) override;
   void connect(std::span<const Transfer> group, cudaStream_t stream) override {
@@ -50,7 +53,7 @@ class NcclDeviceTransport final : public DeviceTransport {
   }
   void gather(const void *own, void *all, size_t bytes, cudaStream_t stream) override;
   void check() override;
-  void give_up() noexcept override {
+  void end_messages() noexcept override {
     if (PeerLinks *const links = shown_.load()) links->end();
   }
 
@@ -119,6 +122,7 @@ void NcclDeviceTransport::settle(int result, const char *name) {
 }
 
 void NcclDeviceTransport::failed(int result, const char *what) {
+  end_messages();
   const char *text = nccl_.library.get_error_string(result);
   const lasp_status status = result == kNcclRemoteError ? LASP_ERROR_PEER_LOST : LASP_ERROR_TRANSPORT;
   comm_.lose(fail(status, "%s on rank %d answered %d: %s", what, comm_.rank(), result, text != nullptr ? text : ""),

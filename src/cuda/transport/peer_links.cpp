@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <string_view>
 
@@ -17,7 +18,9 @@ namespace {
 struct Offer {
   int32_t rank = -1;
   int32_t stands = 0;
+  int32_t multiprocessors = 0;
   FileMailbox::Name mailbox{};
+  char machine[40] = {};  // as the kernel has named it since it was started
   char bus_id[16] = {};
   char why_not[160] = {};
 };
@@ -65,11 +68,28 @@ void require_wanted() {
   if (text != nullptr && std::string_view(text) == "0") throw fail(LASP_ERROR_UNSUPPORTED, "LASP_PEER_MEMORY is 0");
 }
 
+void identify(Offer &offer, int32_t device) {
+  cuda::check(cudaDeviceGetPCIBusId(offer.bus_id, sizeof offer.bus_id, device), "cudaDeviceGetPCIBusId");
+  cuda::check(cudaDeviceGetAttribute(&offer.multiprocessors, cudaDevAttrMultiProcessorCount, device),
+              "cudaDeviceGetAttribute");
+  std::ifstream("/proc/sys/kernel/random/boot_id").read(offer.machine, sizeof offer.machine - 1);
+}
+
+void require_neighbour(const Offer &own, const Offer &peer, int32_t device) {
+  if (std::string_view(peer.machine) != own.machine)
+    throw fail(LASP_ERROR_UNSUPPORTED, "rank %d is on another machine", peer.rank);
+  // Kernels of two processes on one GPU would take turns by time, and each would wait through its own.
+  if (std::string_view(peer.bus_id) == own.bus_id)
+    throw fail(LASP_ERROR_UNSUPPORTED, "rank %d has the same GPU", peer.rank);
+  require_nvlink(device, peer.bus_id);
+}
+
 std::vector<File> received(const FileMailbox &mailbox, int32_t nranks) {
   std::vector<File> files(static_cast<size_t>(nranks));
   for (int32_t n = 1; n < nranks; ++n) {
     std::optional<FileMailbox::Received> next = mailbox.receive();
-    if (!next || next->from < 0 || next->from >= nranks || !next->file.is_open())
+    const bool right = next && next->from >= 0 && next->from < nranks && next->file.is_open();
+    if (!right || files[static_cast<size_t>(next->from)].is_open())
       throw fail(LASP_ERROR_TRANSPORT, "a window of another rank has not come");
     files[static_cast<size_t>(next->from)] = std::move(next->file);
   }
@@ -83,7 +103,8 @@ PeerLinks::PeerLinks(const Comm &comm, int32_t device, cudaStream_t stream) {
   group_.place.rank = comm.rank();
   for (const auto load : {gpu::load_peer_messages, gpu::load_peer_ring})
     cuda::check_allocation(static_cast<cudaError_t>(load()), "loading kernels");
-  window_ = PeerMemory::make(device, static_cast<size_t>(group_.place.layout.bytes()), stream);
+  window_bytes_ = static_cast<size_t>(group_.place.layout.bytes());
+  window_ = PeerMemory::make(device, window_bytes_, stream);
   group_.place.window = window_.data();
   void *word = nullptr;
   cuda::check(cudaHostAlloc(&word, sizeof(uint32_t), cudaHostAllocMapped), "cudaHostAlloc");
@@ -94,9 +115,7 @@ PeerLinks::PeerLinks(const Comm &comm, int32_t device, cudaStream_t stream) {
 void PeerLinks::map(std::span<const File> files, int32_t device, cudaStream_t stream) {
   std::vector<std::byte *> windows;
   for (const File &file : files) {
-    peers_.push_back(file.is_open()
-                         ? PeerMemory::map(file, device, static_cast<size_t>(group_.place.layout.bytes()))
-                         : PeerMemory());
+    peers_.push_back(file.is_open() ? PeerMemory::map(file, device, window_bytes_) : PeerMemory());
     windows.push_back(peers_.back().data());
   }
   cuda::check(cudaMemcpyAsync(group_.place.window + group_.place.layout.windows(), windows.data(),
@@ -113,18 +132,17 @@ std::unique_ptr<PeerLinks> PeerLinks::make(const Comm &comm, int32_t device, cud
   std::unique_ptr<PeerLinks> links;
   const auto open_window = [&] {
     require_wanted();
-    cuda::check(cudaDeviceGetPCIBusId(offer.bus_id, sizeof offer.bus_id, device), "cudaDeviceGetPCIBusId");
+    identify(offer, device);
     offer.mailbox = mailbox.emplace().name();
     links.reset(new PeerLinks(comm, device, stream));
   };
   const auto hand_window_over = [&] {
     const File own = links->window_.file();
+    int32_t &blocks = links->group_.place.layout.blocks;
     for (const Offer &peer : steps.all()) {
+      blocks = std::min(blocks, gpu::kLaneBlocksOfMultiprocessor * peer.multiprocessors);
       if (peer.rank == comm.rank()) continue;
-      // Kernels of two processes on one GPU would take turns by time, and each would wait through its own.
-      if (std::string_view(peer.bus_id) == offer.bus_id)
-        throw fail(LASP_ERROR_UNSUPPORTED, "rank %d has the same GPU", peer.rank);
-      require_reach(device, peer.bus_id);
+      require_neighbour(offer, peer, device);
       mailbox->send(peer.mailbox, own, comm.rank());
     }
   };
@@ -146,8 +164,8 @@ PeerLinks::~PeerLinks() {
     if (used_) cudaDeviceSynchronize();  // memory that a kernel uses must stay mapped
     return;
   }
-  window_.give_up();
-  for (PeerMemory &peer : peers_) peer.give_up();
+  window_.leak();
+  for (PeerMemory &peer : peers_) peer.leak();
   static_cast<void>(ended_.release());
 }
 
@@ -160,7 +178,20 @@ void PeerLinks::require_room(size_t messages) {
         messages, gpu::kMostPeerMessages);
 }
 
+bool PeerLinks::sends_at_once(std::span<const Transfer> messages) const {
+  const gpu::PeerLayout &layout = group_.place.layout;
+  for (int32_t peer = 0; peer < layout.ranks; ++peer) {
+    int64_t pieces = 0;  // of the first lane, which has most
+    for (const Transfer &message : messages)
+      if (message.is_send && message.peer == peer && message.bytes > 0)
+        pieces += (layout.share_of(static_cast<int64_t>(message.bytes)) + gpu::kSlotBytes - 1) / gpu::kSlotBytes;
+    if (pieces > int64_t{gpu::kSlots}) return false;
+  }
+  return true;
+}
+
 void PeerLinks::exchange(std::span<const Transfer> group, cudaStream_t stream) {
+  require_room(group.size());
   int count = 0, ways = 0;
   for (const bool sends : {true, false}) {
     for (int32_t peer = 0; peer < group_.place.layout.ranks; ++peer) {

@@ -29,6 +29,8 @@ class PeerLinks {
 
   // Throws Error where a group of so many would not fit a launch.
   static void require_room(size_t messages);
+  // As DeviceTransport::sends_at_once.
+  bool sends_at_once(std::span<const Transfer> messages) const;
   void exchange(std::span<const Transfer> group, cudaStream_t stream);
   // All but its `place` is given.
   void ring(gpu::PeerRing ring, cudaStream_t stream);
@@ -41,7 +43,8 @@ class PeerLinks {
 
   gpu::PeerGroup group_;
   gpu::PeerList<gpu::kMostPeerMessages> list_;
-  bool used_ = false;  // by any kernel
+  bool used_ = false;        // by any kernel
+  size_t window_bytes_ = 0;  // for the most lanes that there may be
   PeerMemory window_;
   std::vector<PeerMemory> peers_;  // by rank; none for this one
   struct FreeHost {

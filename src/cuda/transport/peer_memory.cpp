@@ -118,7 +118,7 @@ File PeerMemory::file() const {
   return File(number);
 }
 
-void require_reach(int32_t device, const char *bus_id) {
+void require_nvlink(int32_t device, const char *bus_id) {
   int peer = -1;
   cuda::check(cudaDeviceGetByPCIBusId(&peer, bus_id), "a GPU that this process does not see");
   if (peer == device) return;

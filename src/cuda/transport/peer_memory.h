@@ -41,7 +41,7 @@ class PeerMemory {
   // What stands for it where it is to be mapped. Throws Error.
   File file() const;
   // Work that may never end still uses it: it stays until the process ends.
-  void give_up() { handle_ = address_ = bytes_ = 0; }
+  void leak() { handle_ = address_ = bytes_ = 0; }
 
  private:
   void place(int32_t device, size_t bytes);
@@ -52,6 +52,6 @@ class PeerMemory {
 
 // Throws Error unless `device` can write the memory of the device at this PCI bus id, and all of NVLink's ordering
 // and atomic operations hold between them.
-void require_reach(int32_t device, const char *bus_id);
+void require_nvlink(int32_t device, const char *bus_id);
 
 }  // namespace lasp

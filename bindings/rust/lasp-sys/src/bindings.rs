@@ -172,10 +172,10 @@ extern "C" {
     #[doc = " Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded."]
     #[doc = " lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own"]
     #[doc = " device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks."]
-    #[doc = " Where each GPU of the group can write the memory of each other, over NVLink, the messages of passes and halos go that"]
-    #[doc = " way and not by NCCL, unless the environment variable LASP_PEER_MEMORY is 0 on some rank. Kernels that wait for a lost"]
-    #[doc = " rank are the library's then: they end when lasp_context_get_async_error tells of it, or by lasp_context_abort, and"]
-    #[doc = " not by ncclCommAbort."]
+    #[doc = " If every GPU of the group can write to the memory of every other GPU (NVLink), the library sends the messages of"]
+    #[doc = " passes and halos directly and not by NCCL. With the environment variable LASP_PEER_MEMORY = 0 on any rank it uses"]
+    #[doc = " NCCL. ncclCommAbort does not end a kernel of the library's that waits for a lost rank. It ends after"]
+    #[doc = " lasp_context_get_async_error has reported the failure, or when you call lasp_context_abort."]
     #[doc = ""]
     #[doc = " Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also if a member of `functions` is NULL, or if"]
     #[doc = " NCCL says that the communicator has failed or is still being made. It returns LASP_ERROR_LIBRARY_MISSING also for"]
@@ -456,9 +456,10 @@ extern "C" {
     #[doc = " those on other ranks, as far as the transport can tell them (NCCL cannot). From any thread. The context and comm"]
     #[doc = " can then only be destroyed. It cannot end a call that is blocked inside NCCL, on a communicator that blocks: make"]
     #[doc = " the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a"]
-    #[doc = " transport of the caller's that has neither `wait_for` nor an `abort` that does. Messages that are on the device"]
-    #[doc = " already, a replayed graph's too, are not the library's to end: a program that sits in a stream synchronisation behind"]
-    #[doc = " them calls ncclCommAbort next, which may come from this thread too. Returns the usual errors. Since 0.1."]
+    #[doc = " transport of the caller's that has neither `wait_for` nor an `abort` that does. Of messages that are on the device"]
+    #[doc = " already, a replayed graph's too, it ends those that do not go by NCCL (lasp_comm_create_nccl), of this context. A"]
+    #[doc = " program that sits in a stream synchronisation behind NCCL's calls ncclCommAbort next, which may come from this thread"]
+    #[doc = " too. Returns the usual errors. Since 0.1."]
     pub fn lasp_context_abort(context: *mut lasp_context) -> lasp_status;
 }
 extern "C" {

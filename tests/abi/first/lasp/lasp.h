@@ -223,10 +223,10 @@ typedef struct lasp_nccl_functions {
  * Where there is none, or more than one, the call returns LASP_ERROR_LIBRARY_MISSING; no other NCCL is ever loaded.
  * lasp_plan_describe names the one in use. NCCL 2.18 or later; blocking or not. It serves CUDA contexts on its own
  * device. The library uses it on an internal stream: keep other uses of it in an order that is the same on all ranks.
- * Where each GPU of the group can write the memory of each other, over NVLink, the messages of passes and halos go that
- * way and not by NCCL, unless the environment variable LASP_PEER_MEMORY is 0 on some rank. Kernels that wait for a lost
- * rank are the library's then: they end when lasp_context_get_async_error tells of it, or by lasp_context_abort, and
- * not by ncclCommAbort.
+ * If every GPU of the group can write to the memory of every other GPU (NVLink), the library sends the messages of
+ * passes and halos directly and not by NCCL. With the environment variable LASP_PEER_MEMORY = 0 on any rank it uses
+ * NCCL. ncclCommAbort does not end a kernel of the library's that waits for a lost rank. It ends after
+ * lasp_context_get_async_error has reported the failure, or when you call lasp_context_abort.
  *
  * Returns the usual errors. It returns LASP_ERROR_INVALID_ARGUMENT also if a member of `functions` is NULL, or if
  * NCCL says that the communicator has failed or is still being made. It returns LASP_ERROR_LIBRARY_MISSING also for
@@ -405,9 +405,10 @@ LASP_API lasp_status lasp_context_get_async_error(lasp_context *context, lasp_st
  * those on other ranks, as far as the transport can tell them (NCCL cannot). From any thread. The context and comm
  * can then only be destroyed. It cannot end a call that is blocked inside NCCL, on a communicator that blocks: make
  * the communicator with ncclConfig_t.blocking = 0, or end that call by ncclCommAbort. Nor can it end one in a
- * transport of the caller's that has neither `wait_for` nor an `abort` that does. Messages that are on the device
- * already, a replayed graph's too, are not the library's to end: a program that sits in a stream synchronisation behind
- * them calls ncclCommAbort next, which may come from this thread too. Returns the usual errors. Since 0.1. */
+ * transport of the caller's that has neither `wait_for` nor an `abort` that does. Of messages that are on the device
+ * already, a replayed graph's too, it ends those that do not go by NCCL (lasp_comm_create_nccl), of this context. A
+ * program that sits in a stream synchronisation behind NCCL's calls ncclCommAbort next, which may come from this thread
+ * too. Returns the usual errors. Since 0.1. */
 LASP_API lasp_status lasp_context_abort(lasp_context *context);
 
 /* Frees the context and its threads; NULL is allowed. Returns the usual errors, and LASP_ERROR_IN_USE while a plan
