@@ -58,7 +58,7 @@ __host__ __device__ constexpr bool is_of_ends(Phase phase) {
 // The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H], and what is
 // kept of parts.
 struct Slots {
-  // [num_runs]; [most], -1: of none. Null: each run is a stretch and has as many slots as that.
+  // [num_runs]; [most], -1: of none. Null: each run has as many slots, of_run.
   int32_t *first = nullptr, *run = nullptr;
   // [most], by Run::checkpoint: where the slots of a stretch begin. Where `first` is null but this is not, slots of
   // whole runs serve their stretches.
@@ -69,6 +69,7 @@ struct Slots {
   RunFilter filter = RunFilter::kAll;  // whose chunks are prepared
   Phase phase = Phase::kWhole;
   int32_t parts = 1, chunks = 0;  // of a run, of a part; 0: a run is whole
+  int32_t of_run = 1;             // slots, where they are not numbered
   int32_t of_stretch = 4;         // chunks, a power of two
   // States in memory are [K, columns], of which a launch has those of its v, the first of them `first_column`.
   int32_t columns = kDim, first_column = 0;
@@ -83,11 +84,11 @@ struct Slots {
   float *leaving = nullptr, *transition = nullptr;
   __device__ int64_t first_of(int64_t index, int32_t part, const Run &run_there) const {
     if (first) return first[index] + int64_t{part} * chunks;
-    return stretch ? stretch[run_there.checkpoint] : index * of_stretch;
+    return stretch ? stretch[run_there.checkpoint] : index * of_run + int64_t{part} * chunks;
   }
-  __device__ int64_t run_of(int64_t slot) const { return run ? run[slot] : slot / of_stretch; }
+  __device__ int64_t run_of(int64_t slot) const { return run ? run[slot] : slot / of_run; }
   __device__ int64_t chunk_of(int64_t slot, int64_t index) const {
-    return run ? slot - first[index] : slot % of_stretch;
+    return run ? slot - first[index] : slot % of_run;
   }
   __host__ __device__ int64_t state_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
     return ((index * parts + part) * heads + head) * kDim * kDim;
@@ -142,6 +143,14 @@ inline Slots place_slots(int64_t num_runs, int64_t most, int32_t bytes, void *wo
   return s;
 }
 
+// Where there are no more runs than rows, each has as many slots as the longest may need: nothing is to be
+// numbered.
+inline void place_by_runs(Slots &s, const DeltaInputs &p) {
+  if (p.num_runs > p.batch) return;
+  s.first = s.run = s.stretch = nullptr;
+  s.of_run = int32_t((p.tokens + kChunk - 1) / kChunk), s.most = p.num_runs * s.of_run;
+}
+
 // Where a launch of gradients takes parts in place of stretches: `units` of them, each a part of a run, and of each
 // `chunks` chunks from `begin` on, where a checkpoint is. `chunks` 0: it takes stretches.
 struct Window {
@@ -168,8 +177,8 @@ struct Stretches {
   }
 };
 
-// Which slots are whose; `stretches`: also where stretches have them. Then N, factors and, if there is a q, P of
-// every chunk of every run, where decay is not per channel (mma/delta_prepare.cu).
+// Which slots are whose, if that has to be told; `stretches`: also where stretches have them. Then N, factors and,
+// if there is a q, P of every chunk of every run, where decay is not per channel (mma/delta_prepare.cu).
 int launch_number_slots(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream);
 int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream);
 

@@ -62,9 +62,13 @@ int64_t walk_workspace(const Pass &p, CutOf cut_of_runs) {
   }
   return floats(whole_bytes(p, p.num_runs, slot_bytes(p)) + most);
 }
+// Stretches find their chunks' slots by numbers.
+bool serves_stretches(const DeltaForward &) { return false; }
+bool serves_stretches(const DeltaReversed &p) { return p.d_checkpoints && !p.gradients; }
 template <typename Pass>
 Slots place_walk(const Pass &p, const Cut &cut) {
   Slots slots = place_slots(p.num_runs, most_slots(p.batch * p.tokens, p.num_runs), slot_bytes(p), p.workspace);
+  if (!serves_stretches(p)) place_by_runs(slots, p);
   slots.filter = p.filter, slots.of_stretch = of_stretch(p);
   slots.parts = cut.parts, slots.chunks = cut.chunks, slots.columns = p.v.dim;
   const int64_t floats = state_floats(p, p.num_runs, cut);
@@ -112,8 +116,7 @@ DeltaGradients columns_of(DeltaGradients p, int32_t first) {
 
 int prepare(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
-  if (slots.run)
-    if (const int error = launch_number_slots(p, slots, stretches, stream)) return error;
+  if (const int error = launch_number_slots(p, slots, stretches, stream)) return error;
   return p.decay == Decay::kChannel ? channel::launch_prepare(p, slots, stream) : launch_prepare(p, slots, stream);
 }
 
@@ -251,7 +254,7 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
   const BackCut cut = in_place ? BackCut{} : back_cut_of(p, p.num_runs, p.maps_runs);
   Slots slots = place_walk(p, cut);
   if (p.half != DeltaHalf::kEntered)
-    if (const int error = prepare(p, slots, p.d_checkpoints != nullptr, stream)) return error;
+    if (const int error = prepare(p, slots, serves_stretches(p), stream)) return error;
   if (p.half == DeltaHalf::kOwn) {
     if (cut.kept) slots.kept_maps = p.maps;
     return run_own(p, slots, cut.kept, stream);
@@ -312,7 +315,7 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
   if (p.walked) return sum();
   const int64_t window = window_runs(p);
   Slots slots;
-  slots.bytes = slot_bytes(p), slots.of_stretch = of_stretch(p);
+  slots.bytes = slot_bytes(p), slots.of_run = slots.of_stretch = of_stretch(p);
   slots.data = memory + partial_bytes(p), slots.filter = p.filter, slots.columns = p.v.dim;
   if (p.prepared_runs > 0) {
     const Slots all =

@@ -215,6 +215,7 @@ int load() {
 }  // namespace
 
 int launch_number_slots(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream) {
+  if (!slots.run) return cudaSuccess;
   number_slots<<<1, 1024, 0, stream>>>(p, slots, stretches);
   return cudaGetLastError();
 }
