@@ -26,9 +26,10 @@ struct Walker : ChainStates<T, kMode> {
     return static_cast<T *>(p.o.data) + own_column() +
            offset_of(p.o, place.run.row, place.run.begin + threadIdx.x % 32 / 2, place.head, p.heads);
   }
-  // o of a chunk rounded, by way of v's place: of every 16th row this lane's 16 bytes.
-  __device__ __forceinline__ void round_outputs(const float (&o)[32], uint32_t tile, uint4 (&rows)[4]) const {
-    put_tokens(o, p.scale, tile);
+  // o of a chunk times `scale`, rounded, by way of v's place: of every 16th row this lane's 16 bytes.
+  __device__ __forceinline__ void round_outputs(const float (&o)[32], float scale, uint32_t tile,
+                                                uint4 (&rows)[4]) const {
+    put_tokens(o, scale, tile);
     take_rows<kChunk>(tile, [&](int row, uint4 x) { rows[row / 16] = x; });
   }
   // `to`: that of chunk n.
@@ -120,12 +121,38 @@ struct Walker : ChainStates<T, kMode> {
         keep(n);
       }
 
-      // U = beta E; o += P U; the state's sum of U.
-      scale_tokens(y, y, factors + kBeta);
+      // U = beta E, o += P U, the state's sum of 2^(G_C - G) U. Where the chunk's decays are narrow, that U serves
+      // P too, which has none of them then: o = 2^(G - G_C) (2^G_C q S + P U).
       const float whole = load_float(factors + kWhole);
-      if constexpr (kOutputs && kDecay) scale_tokens(o, o, factors + kToToken);
-      if constexpr (kOutputs || !kDecay) split<T, 32>(y, x, x_low);
+      const bool wide = kDecay && !is_narrow<T>(factors);
+      scale_tokens(y, y, factors + kBeta);
       if constexpr (kOutputs) hopper::barrier_wait(block.scores_full(n), n / kOutputStages & 1);
+      if (wide) {  // o with a U of its own, in another turn
+        if constexpr (kOutputs) {
+          scale_tokens(o, o, factors + kToToken);
+          split<T, 32>(y, x, x_low);
+        }
+        turns.wait();
+        if constexpr (kOutputs) {
+          hopper::wgmma_begin();
+          multiply_lower<T>(o, x, x_low, output + kP);
+          hopper::wgmma_commit();
+        }
+        turns.pass();
+        if constexpr (kOutputs) {
+          uint4 rows[4];
+          hopper::wgmma_wait<0>(o);
+          round_outputs(o, p.scale, tile, rows);
+          store_outputs(rows, to, n);
+        }
+      }
+      if constexpr (kDecay) {
+        scale_tokens(y, y, factors + kToEnd);
+        if constexpr (kOutputs)
+#pragma unroll
+          for (float &sum : o) sum *= whole;
+      }
+      split<T, 32>(y, x, x_low);
       turns.wait();
       hopper::wgmma_begin();
       if constexpr (kOutputs) {
@@ -133,28 +160,16 @@ struct Walker : ChainStates<T, kMode> {
         hopper::wgmma_commit();
       }
       float first[32], second[32];
-      uint4 rows[4];
-      if constexpr (kDecay) {  // another turn: there are no registers for two times U in two parts and the sums
-        turns.pass();
-        scale_tokens(y, y, factors + kToEnd);
-        if constexpr (kOutputs) {
-          hopper::wgmma_wait<0>(o);
-          round_outputs(o, tile, rows);
-        }
-        split<T, 32>(y, x, x_low);
-        turns.wait();
-        hopper::wgmma_begin();
-      }
       multiply_tokens<T>(first, second, x, x_low, stage + kK, false);
       hopper::wgmma_commit();
       turns.pass();
-      if constexpr (kOutputs && !kDecay) {
-        hopper::wgmma_wait<1>(o);
-        round_outputs(o, tile, rows);
-      }
       if constexpr (kOutputs) {
+        uint4 rows[4];
+        hopper::wgmma_wait<1>(o);
+        if constexpr (kDecay) scale_tokens(o, o, factors + kToToken);
+        round_outputs(o, kDecay ? p.scale / whole : p.scale, tile, rows);
         hopper::barrier_arrive(block.output_empty(n));
-        store_outputs(rows, to, n);
+        if (!wide) store_outputs(rows, to, n);
         to += kChunk * p.o.strides.token;
       }
       hopper::wgmma_wait<0>(first);

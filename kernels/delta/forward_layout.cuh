@@ -23,6 +23,14 @@ constexpr int kOutputAt = kChainStages * kChainBytes, kBarriersAt = kOutputAt + 
 constexpr int kBarriers = 2 * kChainStages + 3 * kOutputStages;
 constexpr int kBytes = kBarriersAt + 8 * kBarriers;
 
+// Whether a chunk's decays are narrow: nothing in it falls below this, so that they may leave its scores and come
+// back with U and o. `factors`: of its slot. A NaN is not.
+template <typename T>
+__device__ __forceinline__ bool is_narrow(uint32_t factors) {
+  constexpr float kLeast = kIsBFloat16<T> ? 0x1p-96f : 0x1p-4f;  // of float16, whose numbers end at 2^-24
+  return load_float(factors + kWhole) >= kLeast;
+}
+
 struct Block {
   uint32_t shared;
   __device__ uint32_t chain(int n) const { return shared + n % kChainStages * kChainBytes; }

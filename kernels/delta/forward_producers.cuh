@@ -81,9 +81,9 @@ struct Producers {
     __syncwarp();
   }
 
-  // P of chunk n: q k^T by tensor cores, with decays, as a pair of tiles. 32 columns at a time, for there are few
-  // registers; without branches and with what waits for nothing first, for this has to take less than the walkers
-  // do.
+  // P of chunk n: q k^T by tensor cores, with decays unless they are narrow, as a pair of tiles. 32 columns at a
+  // time, for there are few registers; without branches and with what waits for nothing first, for this has to take
+  // less than the walkers do.
   __device__ __forceinline__ void find_scores(int n) const {
     const uint32_t chain = block.chain(n), output = block.output(n), sums = chain + kChainFactors + kSums;
     hopper::barrier_wait(block.chain_full(n), n / kChainStages & 1);
@@ -94,6 +94,7 @@ struct Producers {
     auto q = uint32_t(tile);
     auto k = uint32_t(hopper::tile_descriptor<128>(chain + kK));
     const int lane = this_thread() % 32, row = 6 - 2 * warp, i = 8 * row + lane / 4;
+    const bool wide = kDecay && !is_narrow<T>(chain + kChainFactors);
 #pragma unroll 1
     for (int first = 0; first < kChunk / 8; first += 4, k += 4 * 1024 / 16) {  // 8 x 8 matrices, in flipped order
       float x[16], factors[16];
@@ -106,7 +107,7 @@ struct Producers {
       }
       hopper::wgmma_commit();
       const int j0 = 8 * (first ^ kFlip / 8) + 2 * (lane % 4);  // of matrices 0 and 1; 2 and 3 are 16 before
-      if constexpr (kDecay) {
+      if (wide) {
         float2 at_column[4];
 #pragma unroll
         for (int m = 0; m < 4; ++m) at_column[m] = load_pair(sums + 4 * (j0 + 8 * m - m / 2 * 32));
@@ -116,6 +117,9 @@ struct Producers {
           const float before = e % 2 ? at_column[e / 4].y : at_column[e / 4].x;
           factors[e] = exp2_fast(fminf(at_row[e / 2 % 2] - before, 0));
         }
+      } else {
+#pragma unroll
+        for (float &factor : factors) factor = 1;
       }
       hopper::wgmma_wait<0>(x);
 #pragma unroll

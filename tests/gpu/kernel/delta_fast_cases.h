@@ -63,6 +63,13 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
     c.tokens = 320, c.decay = Decay::kScalar, c.decay_dtype = DType::kBFloat16, c.padding = 64;
   });
   add("strong", [](DeltaFastCase &c) { c.tokens = 320, c.decay = Decay::kScalar, c.strongest = 20; });
+  // Decays of chunks on both sides of what is narrow (is_narrow): near 2^-96, or in float16 2^-4.
+  add("narrow, barely",
+      [](DeltaFastCase &c) { c.tokens = 640, c.decay = Decay::kScalar, c.strongest = -1.035f, c.beta = 2; });
+  add("narrow or not", [](DeltaFastCase &c) { c.tokens = 1000, c.decay = Decay::kScalar, c.strongest = 2.08f; });
+  add("narrow or not, float16", [](DeltaFastCase &c) {
+    c.tokens = 1000, c.decay = Decay::kScalar, c.strongest = 0.087f, c.dtype = DType::kFloat16;
+  });
   add("grouped", [](DeltaFastCase &c) {
     c.tokens = 320, c.heads = 4, c.heads_q = 2, c.heads_k = 1, c.decay = Decay::kScalar;
   });
