@@ -5,7 +5,6 @@
 
 namespace lasp::gpu::delta_hopper {
 
-constexpr int64_t kMultiprocessors = 132;  // that a cut is to fill
 // Microseconds of a chunk, of a block that walks back, on an H200.
 constexpr double kBack = 3.7;
 

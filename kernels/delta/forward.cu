@@ -182,21 +182,27 @@ struct Walker : ChainStates<T, kMode> {
   }
 };
 
-// How many blocks a part and head has.
-__host__ __device__ __forceinline__ int32_t block_slices(const DeltaForward &p, Phase phase, bool stretch) {
-  return (all_slices(p, phase, stretch) + kWalkers - 1) / kWalkers;
+// How many slices a block has; and how many blocks a part and head.
+__host__ __device__ __forceinline__ int32_t slices_of_block(const DeltaForward &p, const Slots &slots,
+                                                            bool stretch) {
+  return !stretch && walks_alone(p, slots, all_slices(p, slots.phase, false), 48) ? 1 : kWalkers;
+}
+__host__ __device__ __forceinline__ int32_t blocks_of_part(const DeltaForward &p, const Slots &slots,
+                                                           bool stretch) {
+  const int32_t of_block = slices_of_block(p, slots, stretch);
+  return (all_slices(p, slots.phase, stretch) + of_block - 1) / of_block;
 }
 
-// What block b does: a (run, part, head) and two slices.
+// What block b does: a (run, part, head) and one or two slices.
 template <bool kStretch>
 __device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &slots, const Stretches &kept,
                                           int64_t b, bool boxes, Work &work) {
-  const int32_t slices = block_slices(p, slots.phase, kStretch);
+  const int32_t of_block = slices_of_block(p, slots, kStretch), blocks = blocks_of_part(p, slots, kStretch);
   Place &place = work.place;
   work.states = state_slices(p, slots.phase, kStretch);
-  place.slice = int32_t(b % slices) * kWalkers;
-  place.head = int32_t(b / slices % p.heads);
-  place.item = b / slices / p.heads;
+  place.slice = int32_t(b % blocks) * of_block;
+  place.head = int32_t(b / blocks % p.heads);
+  place.item = b / blocks / p.heads;
   bool any;
   if (kStretch && kept.window.chunks > 0) {
     any = start_window(p, slots, kept.window, p.filter, place);
@@ -210,7 +216,7 @@ __device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &sl
   work.head_k = head_of(p.k), work.head_v = head_of(p.v), work.head_q = head_of(p.q);
   place.boxed = boxes ? place.run.length / kChunk : 0;
   for (int w = 0; w < kWalkers; ++w) {
-    const bool exists = place.slice + w < all_slices(p, slots.phase, kStretch);
+    const bool exists = w < of_block && place.slice + w < all_slices(p, slots.phase, kStretch);
     work.walks[w] = any && exists && is_walked(p, slots, place, work.transition(w));
     work.outputs[w] = !kStretch && work.walks[w] && p.o.data && !work.transition(w) && !ends;
     const bool even = begins_on_piece(p.o.data) && (place.slice + w + 1) * kSlice <= p.v.dim;
@@ -264,7 +270,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <typename T>
 int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
   const int64_t items = kept.window.chunks > 0 ? kept.window.units : p.num_runs * slots.parts;
-  const int64_t blocks = items * p.heads * block_slices(p, slots.phase, kept.data != nullptr);
+  const int64_t blocks = items * p.heads * blocks_of_part(p, slots, kept.data != nullptr);
   const bool none = p.decay == Decay::kNone;
   const auto kernel = kept.data ? none ? forward<T, false, true> : forward<T, true, true>
                       : none ? forward<T, false, false>

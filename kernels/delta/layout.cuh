@@ -16,6 +16,7 @@
 
 namespace lasp::gpu::delta_hopper {
 
+constexpr int64_t kMultiprocessors = 132;            // of the largest GPU
 constexpr int kChunk = 64, kDim = 128, kSlice = 64;  // tokens; K and V, or more; columns of V of a walker
 __host__ __device__ constexpr int32_t slices_of(int32_t columns) { return (columns + kSlice - 1) / kSlice; }
 // Of 128 columns: two slices, which a block has.
@@ -122,6 +123,16 @@ struct Slots {
 // have a share in what leaves it.
 __host__ __device__ constexpr bool can_forget(const PassInputs &p) {
   return p.decay == Decay::kHead || p.decay == Decay::kScalar;
+}
+
+// Whether a block of a walk for ends has one slice of `slices`, not two: a chunk takes less time then. Where parts
+// can forget most blocks are short, so that there is room for twice as many, which pays from parts of so many
+// chunks on.
+__host__ __device__ inline bool walks_alone(const DeltaInputs &p, const Slots &slots, int32_t slices,
+                                            int32_t least_chunks) {
+  if (!slots.for_ends()) return false;
+  return (can_forget(p) && slots.chunks >= least_chunks) ||
+         p.num_runs * slots.parts * p.heads * slices <= kMultiprocessors;
 }
 
 __device__ __forceinline__ bool takes(RunFilter filter, const Run &run) {

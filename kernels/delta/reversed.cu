@@ -43,6 +43,7 @@ __device__ __forceinline__ void copy_chunks(const DeltaReversed &p, const Place 
   const int last = place.chunks - 1;
   const char *slot = slots.at(slots.first_of(place.index, place.part, place.run) + last, p.heads, place.head);
   const int32_t head_k = copier.head_of(p.k), head_q = copier.head_of(p.q), head = copier.head_of(p.d_o);
+  const int first = place.slice * kSlice;
   const bool one = this_thread() == 0;
   for (int n = 0; n < place.chunks; ++n) {
     const int chunk = last - n;
@@ -59,14 +60,15 @@ __device__ __forceinline__ void copy_chunks(const DeltaReversed &p, const Place 
       for (int w = 0; w < kWalkers; ++w)
         if (w < walkers)
           copier.rows<kSlice, 0>(to + kDO + w * kPanel, p.d_o,
-                                 copier.begin<kSlice>(p.d_o, head, chunk) + 2 * w * kSlice, w * kSlice, count);
+                                 copier.begin<kSlice>(p.d_o, head, chunk) + 2 * (first + w * kSlice),
+                                 first + w * kSlice, count);
       copier.rows<kDim, 0>(to + kQ, p.q, copier.begin<kDim>(p.q, head_q, chunk), 0, count);
     } else if (one) {
       const int32_t token = int32_t(place.run.begin) + chunk * kChunk, row = int32_t(place.run.row);
       copy_boxes<kChunk, 0>(to + kK, maps.k, full, token, head_k, row);
       for (int w = 0; w < walkers; ++w)
         hopper::tma_load_box(to + kDO + w * kPanel, &maps.columns, full, token, 0, head, row, hopper::Keep::kNormal,
-                             w * kSlice);
+                             first + w * kSlice);
       copy_boxes<kChunk, 0>(to + kQ, maps.q, full, token, head_q, row);
     }
     arrive_copies(full, copier.slow);
@@ -78,8 +80,9 @@ __device__ __forceinline__ void copy_chunks(const DeltaReversed &p, const Place 
 template <typename T, bool kDecay>
 struct Walker : ReversedStates<T> {
   using States = ReversedStates<T>;
-  using States::p, States::place, States::s, States::slice, States::load, States::store, States::keep;
+  using States::p, States::place, States::s, States::load, States::store, States::keep;
   const Block &block;
+  const int walker;
   const Turns turns;
 
   // Half of the state; in IEEE float32, which sums over chunks need.
@@ -102,7 +105,7 @@ struct Walker : ReversedStates<T> {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]),
-                                 transposed_at(stage + kDO + slice * kPanel, j));
+                                 transposed_at(stage + kDO + walker * kPanel, j));
       // dU = 2^(G_C - G) k R + P^T do, then Z = dU + N^T (beta dU).
       {
         uint32_t high[32], low[32];
@@ -192,22 +195,25 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ Place place;  // not in registers, of which walkers have none to spare
   __shared__ bool any;
   const Block block{shared_address(shared)};
-  const int walkers = slices_of(p.v.dim);
+  const int slices = slices_of(p.v.dim);
+  const bool alone = walks_alone(p, slots, slices, 1);
+  const int walkers = alone ? 1 : slices;
   if (threadIdx.x == 0) {
-    any = find_place(p, slots, 1, first + blockIdx.x, place), block.begin(walkers);
+    any = find_place(p, slots, alone ? slices : 1, first + blockIdx.x, place), block.begin(walkers);
     place.boxed = maps.fits ? place.run.length / kChunk : 0;
   }
   __syncthreads();
   if (!any) return;
   if (kDecay && slots.for_ends()) {
-    if (threadIdx.x < 32) skip_forgotten(p, slots, place, true, true);
+    if (threadIdx.x < 32) skip_forgotten(p, slots, place, true, place.slice == 0);
     __syncthreads();
   }
   const int group = __shfl_sync(~0u, int(threadIdx.x / kGroup), 0);
   if (group < kWalkers) {
     hopper::take_registers<kWalkerRegisters>();
     if (group < walkers)
-      Walker<T, kDecay>{{p, place, slots, group, {}}, block, {walkers == 2 ? 1 + group : 0}}.walk();
+      Walker<T, kDecay>{{p, place, slots, place.slice + group, {}}, block, group, {walkers == 2 ? 1 + group : 0}}
+          .walk();
   } else {
     hopper::give_registers<kProducerRegisters>();
     copy_chunks(p, place, block, slots, walkers, maps);
@@ -219,7 +225,9 @@ int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
   const auto kernel = p.decay == Decay::kNone ? reversed<T, false> : reversed<T, true>;
   TensorMaps maps{};
   encode_maps(maps, p, p.d_o, true, kChunk);
-  return launch_blocks(kernel, p.num_runs * slots.parts * p.heads, kThreads, kBytes, stream, p, slots, maps);
+  const int32_t slices = slices_of(p.v.dim);
+  const int64_t blocks = p.num_runs * slots.parts * p.heads * (walks_alone(p, slots, slices, 1) ? slices : 1);
+  return launch_blocks(kernel, blocks, kThreads, kBytes, stream, p, slots, maps);
 }
 
 }  // namespace
