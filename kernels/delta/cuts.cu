@@ -11,6 +11,14 @@ namespace {
 // the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same. Where parts can
 // forget (can_forget), M is counted as nothing, as if all did. If none does, a pass should take 5% longer for it.
 constexpr double kStates = 2.5, kOutputs = 3.6, kScan = 3, kLaunches = 15;
+constexpr double kAlone = 1.6;  // of a block of one slice without outputs
+
+// Of so many blocks of two slices, and behind them others of one, which also go where those leave room.
+double time_of_ends(int64_t pairs, int64_t singles) {
+  const int64_t last = pairs % kMultiprocessors;
+  const int64_t beside = last > 0 ? int64_t(kStates / kAlone) * (kMultiprocessors - last) : 0;
+  return rounds(pairs) * kStates + rounds(std::max(singles - beside, int64_t{0})) * kAlone;
+}
 
 }  // namespace
 
@@ -35,6 +43,7 @@ Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
     return reversed ? rounds((parts - 2) * of_maps) * kStates + rounds((parts - 1) * walks) * kBack
                     : rounds(walks + (parts - 2) * of_both) * kStates;
   };
+  const bool may_walk_alone = !reversed && !p.in_halves && keys > 0 && p.decay == Decay::kNone;
   Cut best;
   best.time = (p.in_halves ? rounds(reversed ? walks : of_both) * state : 0) * double(chunks);
   best.time += rounds(walks) * result * double(chunks);
@@ -43,9 +52,12 @@ Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
     int64_t own = (chunks + parts - 1) / parts;
     if (const int64_t stretches = round_up(own, of_stretch(p)); 16 * stretches <= 17 * own) own = stretches;
     if (own * (parts - 1) >= chunks) continue;
-    const double time =
-        (of_ends(parts) + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;
-    if (time < 0.95 * best.time) best = {int32_t(parts), int32_t(own), time};
+    double ends = of_ends(parts);
+    const double alone = time_of_ends((parts - 1) * walks, (parts - 2) * p.num_runs * p.heads * slices_of(keys));
+    const bool maps_alone = may_walk_alone && alone < ends;
+    if (maps_alone) ends = alone;
+    const double time = (ends + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;
+    if (time < 0.95 * best.time) best = {int32_t(parts), int32_t(own), maps_alone, time};
   }
   return best;
 }

@@ -10,6 +10,7 @@ constexpr double kBack = 3.7;
 
 struct Cut {
   int32_t parts = 1, chunks = 0;  // of a part; 0: all
+  bool maps_alone = false;        // each slice of M has a block of its own (Slots::maps_alone)
   double time = 0;
 };
 // That of a walk back, which may be as the forward pass cut its runs and left their M.

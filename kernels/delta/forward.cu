@@ -182,27 +182,37 @@ struct Walker : ChainStates<T, kMode> {
   }
 };
 
-// How many slices a block has; and how many blocks a part and head.
-__host__ __device__ __forceinline__ int32_t slices_of_block(const DeltaForward &p, const Slots &slots,
-                                                            bool stretch) {
-  return !stretch && walks_alone(p, slots, all_slices(p, slots.phase, false), 48) ? 1 : kWalkers;
-}
-__host__ __device__ __forceinline__ int32_t blocks_of_part(const DeltaForward &p, const Slots &slots,
-                                                           bool stretch) {
-  const int32_t of_block = slices_of_block(p, slots, stretch);
-  return (all_slices(p, slots.phase, stretch) + of_block - 1) / of_block;
-}
+// How many blocks a launch of `items` parts has, and which slices they have: `of_block` of each item and head, and
+// where Slots::maps_alone those of M behind them.
+struct Blocks {
+  int32_t of_block, slices;  // slices of a block; of an item and head
+  int64_t first_alone, all;  // the first block of M alone
+  __host__ __device__ __forceinline__ Blocks(const DeltaForward &p, const Slots &slots, bool stretch,
+                                             int64_t items) {
+    const int32_t both = all_slices(p, slots.phase, stretch);
+    const bool split = slots.maps_alone && slots.phase == Phase::kEnds;
+    of_block = !stretch && walks_alone(p, slots, both, 48) ? 1 : kWalkers;
+    slices = split ? state_slices(p, slots.phase, stretch) : both;
+    first_alone = items * p.heads * ((slices + of_block - 1) / of_block);
+    all = first_alone + items * p.heads * (both - slices);
+  }
+};
 
 // What block b does: a (run, part, head) and one or two slices.
 template <bool kStretch>
 __device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &slots, const Stretches &kept,
                                           int64_t b, bool boxes, Work &work) {
-  const int32_t of_block = slices_of_block(p, slots, kStretch), blocks = blocks_of_part(p, slots, kStretch);
+  const Blocks blocks(p, slots, kStretch, p.num_runs * slots.parts);
   Place &place = work.place;
   work.states = state_slices(p, slots.phase, kStretch);
-  place.slice = int32_t(b % blocks) * of_block;
-  place.head = int32_t(b / blocks % p.heads);
-  place.item = b / blocks / p.heads;
+  const bool alone = b >= blocks.first_alone;
+  const int32_t of_block = alone ? 1 : blocks.of_block, before = alone ? blocks.slices : 0;
+  const int32_t slices = alone ? all_slices(p, slots.phase, kStretch) : blocks.slices;
+  const int32_t each = (slices - before + of_block - 1) / of_block;  // blocks of an item and head
+  if (alone) b -= blocks.first_alone;
+  place.slice = before + int32_t(b % each) * of_block;
+  place.head = int32_t(b / each % p.heads);
+  place.item = b / each / p.heads;
   bool any;
   if (kStretch && kept.window.chunks > 0) {
     any = start_window(p, slots, kept.window, p.filter, place);
@@ -216,7 +226,7 @@ __device__ __forceinline__ void find_work(const DeltaForward &p, const Slots &sl
   work.head_k = head_of(p.k), work.head_v = head_of(p.v), work.head_q = head_of(p.q);
   place.boxed = boxes ? place.run.length / kChunk : 0;
   for (int w = 0; w < kWalkers; ++w) {
-    const bool exists = w < of_block && place.slice + w < all_slices(p, slots.phase, kStretch);
+    const bool exists = w < of_block && place.slice + w < slices;
     work.walks[w] = any && exists && is_walked(p, slots, place, work.transition(w));
     work.outputs[w] = !kStretch && work.walks[w] && p.o.data && !work.transition(w) && !ends;
     const bool even = begins_on_piece(p.o.data) && (place.slice + w + 1) * kSlice <= p.v.dim;
@@ -270,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <typename T>
 int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
   const int64_t items = kept.window.chunks > 0 ? kept.window.units : p.num_runs * slots.parts;
-  const int64_t blocks = items * p.heads * blocks_of_part(p, slots, kept.data != nullptr);
+  const int64_t blocks = Blocks(p, slots, kept.data != nullptr, items).all;
   const bool none = p.decay == Decay::kNone;
   const auto kernel = kept.data ? none ? forward<T, false, true> : forward<T, true, true>
                       : none ? forward<T, false, false>

@@ -82,6 +82,9 @@ struct Slots {
   // transposed, are then of every part. `leaving` and `transition` as DeltaForward has them, or d_leaving.
   bool own = false;
   bool maps_to_end = false;  // M of a run's last part is kept too
+  // Of a forward walk for kEnds: each slice of M has a block of its own, behind all those of states, where that
+  // leaves fewer multiprocessors idle.
+  bool maps_alone = false;
   float *leaving = nullptr, *transition = nullptr;
   __device__ int64_t first_of(int64_t index, int32_t part, const Run &run_there) const {
     if (first) return first[index] + int64_t{part} * chunks;

@@ -71,6 +71,7 @@ Slots place_walk(const Pass &p, const Cut &cut) {
   if (!serves_stretches(p)) place_by_runs(slots, p);
   slots.filter = p.filter, slots.of_stretch = of_stretch(p);
   slots.parts = cut.parts, slots.chunks = cut.chunks, slots.columns = p.v.dim;
+  slots.maps_alone = cut.maps_alone;
   const int64_t floats = state_floats(p, p.num_runs, cut);
   slots.states = p.workspace + whole_bytes(p, p.num_runs, slots.bytes) / 4;
   slots.maps = slots.states + kept_groups(p) * floats, slots.totals = slots.maps + floats;

@@ -108,6 +108,8 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
     c.tokens = 1100, c.heads = 3, c.transition = true, c.decay = Decay::kScalar, c.strongest = 0.001f;
     c.dtype = DType::kFloat16;  // in longer runs M falls below what float16 has
   });
+  // So many blocks that M of parts has blocks of its own.
+  add("parts, M of many heads", [](DeltaFastCase &c) { c.tokens = 4608, c.heads = 32, c.columns = 64; });
   // Of parts of 576 tokens all, or some, forget what enters them.
   add("forgetting parts", [](DeltaFastCase &c) {
     c.tokens = 1900, c.heads = 1, c.decay = Decay::kScalar, c.strongest = 0.2f, c.transition = true;
