@@ -120,7 +120,7 @@ struct ChannelCopies {
     arrive_copies(full, false);
   }
   __device__ __forceinline__ void run(const Slots &slots) const {
-    const char *slot = slots.at(slots.first_of(place.index, place.part, place.run), p.heads, place.head);
+    const char *slot = slots.at(slots.first_of_part(place.index, place.part, place.run), p.heads, place.head);
     const int64_t step = int64_t{p.heads} * slots.bytes;
     to_begin(slot, 0);
     for (int n = 0; n < place.chunks; ++n, slot += step) {

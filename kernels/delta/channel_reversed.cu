@@ -42,7 +42,7 @@ __device__ __forceinline__ void produce_channel(const DeltaReversed &p, const Pl
   const bool slow = !begins_on_piece(p.d_o.data);
   const int64_t step = int64_t{p.heads} * slots.bytes;
   const char *slot =
-      slots.at(slots.first_of(place.index, place.part, place.run) + place.chunks - 1, p.heads, place.head);
+      slots.at(slots.first_of_part(place.index, place.part, place.run) + place.chunks - 1, p.heads, place.head);
   const auto to_begin = [&](const char *from, int n) {
     const uint32_t to = ring.begin_stage(n), full = ring.begin_full(n);
     const int chunk = place.chunks - 1 - n;

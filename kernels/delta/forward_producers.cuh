@@ -140,7 +140,7 @@ struct Producers {
   __device__ __forceinline__ void run(const Slots &slots) const {
     const Place &place = work.place;
     const char *slot =
-        slots.at(slots.first_of(place.index, place.part, place.run) + place.skipped, p.heads, place.head);
+        slots.at(slots.first_of_part(place.index, place.part, place.run) + place.skipped, p.heads, place.head);
     for (int n = 0; n <= place.chunks; ++n) {
       if (n < place.chunks) {
         wait_before(block.chain_empty(n), n / kChainStages);

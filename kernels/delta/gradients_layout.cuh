@@ -107,7 +107,7 @@ struct Copies {
 
   __device__ __forceinline__ void run(const Slots &slots, const Stretches &kept) const {
     const int64_t item = place.group_item(p.heads, kept.groups);
-    const int64_t first = slots.first_of(place.index, place.part, place.run) + place.skipped;
+    const int64_t first = slots.first_of_part(place.index, place.part, place.run) + place.skipped;
     for (int n = 0; n < place.chunks; ++n) {
       const int c = place.chunks - 1 - n;
       const char *const slot = slots.at(first + c, p.heads, place.head);

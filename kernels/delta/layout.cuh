@@ -59,7 +59,7 @@ __host__ __device__ constexpr bool is_of_ends(Phase phase) {
 // The workspace: where each run's slots begin, which run each slot is of, then the slots, [slots, H], and what is
 // kept of parts.
 struct Slots {
-  // [num_runs]; [most], -1: of none. Null: each run has as many slots, of_run.
+  // [num_runs]; [most], -1: of none. Null: each run has of_run slots, or is a stretch and has as many as that.
   int32_t *first = nullptr, *run = nullptr;
   // [most], by Run::checkpoint: where the slots of a stretch begin. Where `first` is null but this is not, slots of
   // whole runs serve their stretches.
@@ -70,7 +70,6 @@ struct Slots {
   RunFilter filter = RunFilter::kAll;  // whose chunks are prepared
   Phase phase = Phase::kWhole;
   int32_t parts = 1, chunks = 0;  // of a run, of a part; 0: a run is whole
-  int32_t of_run = 1;             // slots, where they are not numbered
   int32_t of_stretch = 4;         // chunks, a power of two
   // States in memory are [K, columns], of which a launch has those of its v, the first of them `first_column`.
   int32_t columns = kDim, first_column = 0;
@@ -85,14 +84,20 @@ struct Slots {
   // Of a forward walk for kEnds: each slice of M has a block of its own, behind all those of states, where that
   // leaves fewer multiprocessors idle.
   bool maps_alone = false;
+  int32_t of_run = 0;  // slots, where they are not numbered and runs are no stretches
   float *leaving = nullptr, *transition = nullptr;
   __device__ int64_t first_of(int64_t index, int32_t part, const Run &run_there) const {
     if (first) return first[index] + int64_t{part} * chunks;
-    return stretch ? stretch[run_there.checkpoint] : index * of_run + int64_t{part} * chunks;
+    return stretch ? stretch[run_there.checkpoint] : index * of_stretch;
   }
-  __device__ int64_t run_of(int64_t slot) const { return run ? run[slot] : slot / of_run; }
+  // The same where slots may not be numbered. The walks of mma/, which may not, have no register for it.
+  __device__ int64_t first_of_part(int64_t index, int32_t part, const Run &run_there) const {
+    return of_run > 0 ? index * of_run + int64_t{part} * chunks : first_of(index, part, run_there);
+  }
+  __device__ int32_t of_each() const { return of_run > 0 ? of_run : of_stretch; }
+  __device__ int64_t run_of(int64_t slot) const { return run ? run[slot] : slot / of_each(); }
   __device__ int64_t chunk_of(int64_t slot, int64_t index) const {
-    return run ? slot - first[index] : slot % of_run;
+    return run ? slot - first[index] : slot % of_each();
   }
   __host__ __device__ int64_t state_of(int64_t index, int32_t part, int32_t heads, int32_t head) const {
     return ((index * parts + part) * heads + head) * kDim * kDim;

@@ -316,7 +316,7 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
   if (p.walked) return sum();
   const int64_t window = window_runs(p);
   Slots slots;
-  slots.bytes = slot_bytes(p), slots.of_run = slots.of_stretch = of_stretch(p);
+  slots.bytes = slot_bytes(p), slots.of_stretch = of_stretch(p);
   slots.data = memory + partial_bytes(p), slots.filter = p.filter, slots.columns = p.v.dim;
   if (p.prepared_runs > 0) {
     const Slots all =

@@ -41,7 +41,7 @@ __device__ __forceinline__ void copy_chunks(const DeltaReversed &p, const Place 
   const Copier copier{p, place,
                       !begins_on_piece(p.k.data) || !begins_on_piece(p.q.data) || !begins_on_piece(p.d_o.data)};
   const int last = place.chunks - 1;
-  const char *slot = slots.at(slots.first_of(place.index, place.part, place.run) + last, p.heads, place.head);
+  const char *slot = slots.at(slots.first_of_part(place.index, place.part, place.run) + last, p.heads, place.head);
   const int32_t head_k = copier.head_of(p.k), head_q = copier.head_of(p.q), head = copier.head_of(p.d_o);
   const int first = place.slice * kSlice;
   const bool one = this_thread() == 0;

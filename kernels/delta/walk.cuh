@@ -138,7 +138,7 @@ __device__ __forceinline__ int chunks_that_count(const Slots &slots, int64_t fir
 __device__ __forceinline__ void skip_forgotten(const DeltaInputs &p, const Slots &slots, Place &place,
                                                bool reversed, bool tells) {
   const int count =
-      chunks_that_count(slots, slots.first_of(place.index, place.part, place.run), place, p.heads, reversed);
+      chunks_that_count(slots, slots.first_of_part(place.index, place.part, place.run), place, p.heads, reversed);
   __syncwarp();
   if (threadIdx.x % 32 > 0) return;
   place.forgets = count >= 0;

@@ -61,7 +61,6 @@ template <class Pass, class KernelOf>
 int walk(const Pass &p, bool maps, KernelOf kernel_of, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   Slots slots = delta_hopper::place_slots(p.num_runs, most_slots(p), delta_hopper::kSlotBytes, p.workspace);
-  delta_hopper::place_by_runs(slots, p);
   slots.filter = p.filter;
   if (const int error = delta_hopper::launch_number_slots(p, slots, false, stream)) return error;
   if (const int error = delta_hopper::launch_prepare(p, slots, stream)) return error;

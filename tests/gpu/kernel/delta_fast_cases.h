@@ -70,6 +70,9 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
   add("narrow or not, float16", [](DeltaFastCase &c) {
     c.tokens = 1000, c.decay = Decay::kScalar, c.strongest = 0.087f, c.dtype = DType::kFloat16;
   });
+  add("not narrow, float16", [](DeltaFastCase &c) {
+    c.tokens = 320, c.decay = Decay::kScalar, c.strongest = 0.45f, c.dtype = DType::kFloat16;
+  });
   add("grouped", [](DeltaFastCase &c) {
     c.tokens = 320, c.heads = 4, c.heads_q = 2, c.heads_k = 1, c.decay = Decay::kScalar;
   });
