@@ -123,7 +123,6 @@ struct Walker : ChainStates<T, kMode> {
 
       // U = beta E, o += P U, the state's sum of 2^(G_C - G) U. Where the chunk's decays are narrow, that U serves
       // P too, which has none of them then: o = 2^(G - G_C) (2^G_C q S + P U).
-      const float whole = load_float(factors + kWhole);
       const bool wide = kDecay && !is_narrow<T>(factors);
       scale_tokens(y, y, factors + kBeta);
       if constexpr (kOutputs) hopper::barrier_wait(block.scores_full(n), n / kOutputStages & 1);
@@ -148,9 +147,11 @@ struct Walker : ChainStates<T, kMode> {
       }
       if constexpr (kDecay) {
         scale_tokens(y, y, factors + kToEnd);
-        if constexpr (kOutputs)
+        if constexpr (kOutputs) {
+          const float whole = load_float(factors + kWhole);
 #pragma unroll
           for (float &sum : o) sum *= whole;
+        }
       }
       split<T, 32>(y, x, x_low);
       turns.wait();
@@ -167,11 +168,12 @@ struct Walker : ChainStates<T, kMode> {
         uint4 rows[4];
         hopper::wgmma_wait<1>(o);
         if constexpr (kDecay) scale_tokens(o, o, factors + kToToken);
-        round_outputs(o, kDecay ? p.scale / whole : p.scale, tile, rows);
+        round_outputs(o, kDecay ? p.scale / load_float(factors + kWhole) : p.scale, tile, rows);
         hopper::barrier_arrive(block.output_empty(n));
         if (!wide) store_outputs(rows, to, n);
         to += kChunk * p.o.strides.token;
       }
+      const float whole = load_float(factors + kWhole);  // again: no register keeps it
       hopper::wgmma_wait<0>(first);
       pin(second);
       add<0>(first, whole);
