@@ -13,7 +13,8 @@ namespace {
 constexpr double kStates = 2.5, kOutputs = 3.6, kScan = 3, kLaunches = 15;
 constexpr double kAlone = 1.6;  // of a block of one slice without outputs
 
-// Of so many blocks of two slices, and behind them others of one, which also go where those leave room.
+// Of so many blocks of two slices, and others of one. These start last, and first fill the multiprocessors that the
+// last round of pairs leaves idle.
 double time_of_ends(int64_t pairs, int64_t singles) {
   const int64_t last = pairs % kMultiprocessors;
   const int64_t beside = last > 0 ? int64_t(kStates / kAlone) * (kMultiprocessors - last) : 0;
@@ -53,7 +54,7 @@ Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
     if (const int64_t stretches = round_up(own, of_stretch(p)); 16 * stretches <= 17 * own) own = stretches;
     if (own * (parts - 1) >= chunks) continue;
     double ends = of_ends(parts);
-    const double alone = time_of_ends((parts - 1) * walks, (parts - 2) * p.num_runs * p.heads * slices_of(keys));
+    const double alone = time_of_ends((parts - 1) * walks, (parts - 2) * num_runs * p.heads * slices_of(keys));
     const bool maps_alone = may_walk_alone && alone < ends;
     if (maps_alone) ends = alone;
     const double time = (ends + rounds(parts * walks) * result) * double(own) + kScan * double(parts) + kLaunches;

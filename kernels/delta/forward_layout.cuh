@@ -27,7 +27,7 @@ constexpr int kBytes = kBarriersAt + 8 * kBarriers;
 // back with U and o. `factors`: of its slot. A NaN is not.
 template <typename T>
 __device__ __forceinline__ bool is_narrow(uint32_t factors) {
-  constexpr float kLeast = kIsBFloat16<T> ? 0x1p-96f : 0x1p-4f;  // of float16, whose numbers end at 2^-24
+  constexpr float kLeast = kIsBFloat16<T> ? 0x1p-64f : 0x1p-4f;  // of float16, whose numbers end at 2^-24
   return load_float(factors + kWhole) >= kLeast;
 }
 

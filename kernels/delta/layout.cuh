@@ -90,7 +90,7 @@ struct Slots {
     if (first) return first[index] + int64_t{part} * chunks;
     return stretch ? stretch[run_there.checkpoint] : index * of_stretch;
   }
-  // The same where slots may not be numbered. The walks of mma/, which may not, have no register for it.
+  // The same where slots need no numbers. Walks of mma/ always number them: they have no register for this test.
   __device__ int64_t first_of_part(int64_t index, int32_t part, const Run &run_there) const {
     return of_run > 0 ? index * of_run + int64_t{part} * chunks : first_of(index, part, run_there);
   }
@@ -165,7 +165,7 @@ inline Slots place_slots(int64_t num_runs, int64_t most, int32_t bytes, void *wo
 // Where there are no more runs than rows, each has as many slots as the longest may need: nothing is to be
 // numbered.
 inline void place_by_runs(Slots &s, const DeltaInputs &p) {
-  if (p.num_runs > p.batch) return;
+  if (p.num_runs > p.batch || p.tokens == 0) return;
   s.first = s.run = s.stretch = nullptr;
   s.of_run = int32_t((p.tokens + kChunk - 1) / kChunk), s.most = p.num_runs * s.of_run;
 }

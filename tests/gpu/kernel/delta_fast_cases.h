@@ -63,10 +63,10 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
     c.tokens = 320, c.decay = Decay::kScalar, c.decay_dtype = DType::kBFloat16, c.padding = 64;
   });
   add("strong", [](DeltaFastCase &c) { c.tokens = 320, c.decay = Decay::kScalar, c.strongest = 20; });
-  // Decays of chunks on both sides of what is narrow (is_narrow): near 2^-96, or in float16 2^-4.
+  // Decays of chunks on both sides of what is narrow (is_narrow): near 2^-64, or in float16 2^-4.
   add("narrow, barely",
-      [](DeltaFastCase &c) { c.tokens = 640, c.decay = Decay::kScalar, c.strongest = -1.035f, c.beta = 2; });
-  add("narrow or not", [](DeltaFastCase &c) { c.tokens = 1000, c.decay = Decay::kScalar, c.strongest = 2.08f; });
+      [](DeltaFastCase &c) { c.tokens = 640, c.decay = Decay::kScalar, c.strongest = -0.692f, c.beta = 2; });
+  add("narrow or not", [](DeltaFastCase &c) { c.tokens = 1000, c.decay = Decay::kScalar, c.strongest = 1.386f; });
   add("narrow or not, float16", [](DeltaFastCase &c) {
     c.tokens = 1000, c.decay = Decay::kScalar, c.strongest = 0.087f, c.dtype = DType::kFloat16;
   });
@@ -112,7 +112,7 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
     c.dtype = DType::kFloat16;  // in longer runs M falls below what float16 has
   });
   // So many blocks that M of parts has blocks of its own.
-  add("parts, M of many heads", [](DeltaFastCase &c) { c.tokens = 4608, c.heads = 32, c.columns = 64; });
+  add("parts, M of many heads", [](DeltaFastCase &c) { c.tokens = 5120, c.heads = 32, c.columns = 64; });
   // Of parts of 576 tokens all, or some, forget what enters them.
   add("forgetting parts", [](DeltaFastCase &c) {
     c.tokens = 1900, c.heads = 1, c.decay = Decay::kScalar, c.strongest = 0.2f, c.transition = true;
