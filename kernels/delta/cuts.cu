@@ -11,7 +11,7 @@ namespace {
 // the least time, by microseconds of a chunk on an H200; fewer where it is nearly the same. Where parts can
 // forget (can_forget), M is counted as nothing, as if all did. If none does, a pass should take 5% longer for it.
 constexpr double kStates = 2.5, kOutputs = 3.6, kScan = 3, kLaunches = 15;
-constexpr double kAlone = 1.6;  // of a block of one slice without outputs
+constexpr double kAlone = 1.6;  // in a block of one slice, for ends
 
 // Of so many blocks of two slices, and others of one. These start last, and first fill the multiprocessors that the
 // last round of pairs leaves idle.
@@ -44,7 +44,7 @@ Cut cut_of(const DeltaInputs &p, int64_t num_runs, bool reversed) {
     return reversed ? rounds((parts - 2) * of_maps) * kStates + rounds((parts - 1) * walks) * kBack
                     : rounds(walks + (parts - 2) * of_both) * kStates;
   };
-  const bool may_walk_alone = !reversed && !p.in_halves && keys > 0 && p.decay == Decay::kNone;
+  const bool may_walk_alone = !reversed && !p.in_halves && p.decay == Decay::kNone;
   Cut best;
   best.time = (p.in_halves ? rounds(reversed ? walks : of_both) * state : 0) * double(chunks);
   best.time += rounds(walks) * result * double(chunks);

@@ -1,6 +1,7 @@
 // Shared memory of the forward walk. Two warpgroups of a block walk one slice of a state each, of the same part and
-// head, and find its outputs; a third copies, and finds scores P a chunk ahead, which so never pass through memory.
-// In k and q the blocks of 16 tokens of a chunk lie in flipped order: token t is row t ^ 48.
+// head, and find its outputs (a walk for ends may have one of them alone); a third copies, and finds scores P a
+// chunk ahead, which so never pass through memory. In k and q the blocks of 16 tokens of a chunk lie in flipped
+// order: token t is row t ^ 48.
 #pragma once
 
 #include "bulk.cuh"
@@ -23,8 +24,8 @@ constexpr int kOutputAt = kChainStages * kChainBytes, kBarriersAt = kOutputAt + 
 constexpr int kBarriers = 2 * kChainStages + 3 * kOutputStages;
 constexpr int kBytes = kBarriersAt + 8 * kBarriers;
 
-// Whether a chunk's decays are narrow: nothing in it falls below this, so that they may leave its scores and come
-// back with U and o. `factors`: of its slot. A NaN is not.
+// Whether a chunk's decays are narrow: all of it multiplies a state by this at least, so that decays may leave its
+// scores and come back with U and o. `factors`: of its slot. A NaN is not.
 template <typename T>
 __device__ __forceinline__ bool is_narrow(uint32_t factors) {
   constexpr float kLeast = kIsBFloat16<T> ? 0x1p-64f : 0x1p-4f;  // of float16, whose numbers end at 2^-24

@@ -133,9 +133,9 @@ __host__ __device__ constexpr bool can_forget(const PassInputs &p) {
   return p.decay == Decay::kHead || p.decay == Decay::kScalar;
 }
 
-// Whether a block of a walk for ends has one slice of `slices`, not two: a chunk takes less time then. Where parts
-// can forget most blocks are short, so that there is room for twice as many, which pays from parts of so many
-// chunks on.
+// Whether a block of a walk for ends has one slice of `slices`, not two: a chunk takes less time then. It pays
+// where each slice has a multiprocessor; and where parts can forget, so that most blocks are short, from parts of
+// `least_chunks` on.
 __host__ __device__ inline bool walks_alone(const DeltaInputs &p, const Slots &slots, int32_t slices,
                                             int32_t least_chunks) {
   if (!slots.for_ends()) return false;
