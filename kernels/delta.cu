@@ -35,6 +35,11 @@ int64_t tokens_floats(const DeltaGradients &p) { return p.batch * p.tokens * p.h
 
 }  // namespace
 
+int64_t delta_checkpoint_bytes(KernelSet set, const DeltaInputs &p, bool back) {
+  if (set == KernelSet::kMma && p.own_checkpoints) return mma_delta::checkpoint_bytes(p, back);
+  return int64_t{p.heads} * p.k.dim * p.v.dim * (set == KernelSet::kHopper ? 2 : 4);
+}
+
 const char *delta_forward_refusal(KernelSet set, const DeltaForward &p) {
   if (set == KernelSet::kHopper) return delta_hopper::forward_refusal(p);
   return set == KernelSet::kMma ? mma_delta::forward_refusal(p) : nullptr;

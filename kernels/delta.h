@@ -23,11 +23,9 @@ namespace lasp::gpu {
 
 // The states that are kept for backward: before every so many tokens of a run, which is DeltaInputs::spacing, of
 // kHopper this or twice as much. kHopper keeps them in 16 bits and in its own way: a plan takes all three launches
-// of it or none. kGeneric and kMma keep them alike, in float32.
+// of it or none. kMma keeps them in its own way, too, where DeltaInputs::own_checkpoints; else in float32, as
+// kGeneric does.
 constexpr int32_t delta_checkpoint_tokens(KernelSet set) { return set == KernelSet::kHopper ? 256 : 64; }
-constexpr DType delta_checkpoint_type(KernelSet set, DType tensors) {
-  return set == KernelSet::kHopper ? tensors : DType::kFloat32;
-}
 
 // Of kHopper: how many stretches of so many tokens are worked on at once, so that what they keep in between stays
 // small.
@@ -66,6 +64,10 @@ struct DeltaInputs : PassInputs {
   // Of all launches of a plan that walks in halves, also of those that do not: all cut runs alike.
   bool in_halves = false;
   int32_t spacing = 256;  // tokens between checkpoints, of kHopper; the others have 64
+  // Of all launches of a plan whose gradients are by kMma: walks leave for these what they know of each chunk.
+  bool own_checkpoints = false;
+  // Gradients that are float32 were never rounded to less; else a set may round d_v on its way.
+  bool exact = false;
   Tensor q = {}, k = {}, v = {};
   const void *beta = nullptr;  // [B, T, H]
   DType beta_dtype = DType::kFloat32;
@@ -85,7 +87,7 @@ struct DeltaForward : DeltaInputs {
   // begin nor end a sequence (begins[] both 0), which are one run each then. Null: not wanted. Neither state_in nor
   // v matters to it. kHopper leaves zeros where less than the decay cutoff is left of what enters.
   float *transition = nullptr;
-  // [checkpoints, H, K, V] of delta_checkpoint_type: the state before every `spacing` tokens, that before the run's
+  // [checkpoints], of delta_checkpoint_bytes(): the state before every `spacing` tokens, that before the run's
   // first at Run::checkpoint. Null: not wanted.
   void *checkpoints = nullptr;
   // delta_maps_floats(): what kHopper knows of a run's parts afterwards, for DeltaReversed. Null: not wanted.
@@ -108,8 +110,8 @@ struct DeltaReversed : DeltaInputs {
   // sequence; by Run::path, of segments that produces[1], which are one run each then.
   float *d_state_out = nullptr, *d_edge_state = nullptr, *d_leaving = nullptr;
   bool edge_adds = false;  // to d_edge_state what is there, too
-  // [checkpoints, H, K, V] of delta_checkpoint_type, as many as forward has and in the same order: the gradient of
-  // the state after each of the stretches that begin at checkpoints. Null: not wanted.
+  // [checkpoints], of delta_checkpoint_bytes(), as many as forward has and in the same order: the gradient of the
+  // state after each of the stretches that begin at checkpoints. Null: not wanted.
   void *d_checkpoints = nullptr;
   // DeltaForward::maps of launches over all of these runs' tokens, and their num_runs; 0: there are none.
   float *maps = nullptr;
@@ -131,10 +133,9 @@ struct DeltaGradients : DeltaInputs {
   Tensor d_o = {};
   // Of H heads, or of fewer where the kernel sums groups itself (delta_gradients_refusal says whether). `staged`:
   // d_q, d_k and d_v are float32 whatever `dtype` is. `adds`: they join what is there, in float32 and with one
-  // rounding. `exact`: what is float32 was never rounded to less; else a set may round d_v on its way.
+  // rounding.
   Tensor d_q = {}, d_k = {}, d_v = {};
   bool staged[3] = {}, adds[3] = {};  // d_q, d_k, d_v
-  bool exact = false;
   // [B, T, H] or [B, T, H, K] in decay_dtype, or in float32; per head [H] in float32. Null: not
   // wanted.
   void *d_g = nullptr;
@@ -189,6 +190,9 @@ struct DeltaOperand {
   const float *from = nullptr;   // [heads, K, columns]
   float *to = nullptr;
 };
+
+// Of a checkpoint of all heads: of a state, or `back` of its gradient.
+int64_t delta_checkpoint_bytes(KernelSet set, const DeltaInputs &inputs, bool back);
 
 // Why a set does not take a pass's pointers, strides or shape (static), or null. kGeneric takes everything.
 const char *delta_forward_refusal(KernelSet set, const DeltaForward &pass);

@@ -1,6 +1,7 @@
 // The forward walk of the delta rule by mma.sync: outputs, states, checkpoints and M.
 #pragma once
 
+#include "delta_kept.cuh"
 #include "delta_partner.cuh"
 
 namespace lasp::gpu::mma_delta {
@@ -17,7 +18,7 @@ struct ForwardWalk : StateColumns<kRows, kSplit> {
   const Place &place;
   const Partner<kSplit> partner;
 
-  __device__ __forceinline__ ForwardWalk(const DeltaForward &pass, const Place &its, uint32_t traded = 0)
+  __device__ __forceinline__ ForwardWalk(const DeltaForward &pass, const Place &its, uint32_t traded)
       : p(pass), place(its), partner{traded} {}
   __device__ __forceinline__ int columns() const { return place.transition ? p.k.dim : p.v.dim; }
   __device__ __forceinline__ int slice() const {
@@ -92,10 +93,17 @@ struct ForwardWalk : StateColumns<kRows, kSplit> {
 
   __device__ __forceinline__ void take_chunk(uint32_t stage, int n) {
     const uint32_t factors = stage + S::kOfFactors, tile = stage + S::kV;
-    if (p.checkpoints != nullptr && !place.transition)
+    const bool keeps = p.checkpoints != nullptr && !place.transition;
+    if (keeps && p.own_checkpoints) {
+      Keeper<kSplit>(p, place, p.checkpoints, n, false).template put_state<T>(*this);
+    } else if (keeps) {
       store_to(static_cast<float *>(p.checkpoints), int64_t{place.run.checkpoint} + n);
+    }
     Tokens y = {}, o = {};
     find_errors(y, o, stage);
+    __syncwarp();  // the compiler is not to begin one before the other: there are no registers for both
+    if (keeps && p.own_checkpoints) Keeper<kSplit>(p, place, p.checkpoints, n, false).template put_tokens<T>(y);
+    __syncwarp();
     // U = beta E; o = scale (2^G q S + P U)
     scale_tokens(y, factors + kBeta);
     if (place.outputs) {
@@ -145,7 +153,7 @@ struct ForwardWalk : StateColumns<kRows, kSplit> {
 };
 
 template <typename T, int kRows, bool kDecay, int kSplit>
-__global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
+__global__ void __launch_bounds__(threads_of_block(kSplit), kRows > 128 || kSplit > 1 ? 1 : 2)
     forward(const int64_t first, const DeltaForward p, const Slots slots, const int stages) {
   using S = Stage<kRows>;
   extern __shared__ __align__(16) char shared[];
@@ -170,45 +178,13 @@ __global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
 
   const uint32_t memory = shared_address(shared);
   const Copies<kRows, kSplit> copies{p, place, slots, p.v};
-  for (int n = 0; n < stages; ++n) copies.load(memory + n * S::kBytes, n, n < place.chunks);
+  const Chunks<kRows, kSplit> chunks{copies, memory, stages, false};
+  if (kSplit > 1 && threadIdx.x >= kThreads) return chunks.copy();
+  chunks.begin();
   ForwardWalk<T, kRows, kDecay, kSplit> walk(p, place, memory + stages * S::kBytes);
   walk.load();
-  for (int n = 0; n < place.chunks; ++n) {
-    if (stages == 1) {
-      mma::copies_wait<0>();
-    } else {
-      mma::copies_wait<1>();
-    }
-    __syncthreads();
-    const uint32_t stage = memory + n % stages * S::kBytes;
-    walk.take_chunk(stage, n);
-    __syncthreads();
-    copies.load(stage, n + stages, n + stages < place.chunks);
-  }
+  chunks.take_all(walk);
   walk.store();
-}
-
-// E of stretches of a chunk each, from the states before them: [stretches, H, 64, V], rounded.
-template <typename T, int kRows, bool kDecay>
-__global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
-    stretch_errors(const int64_t first, const DeltaForward p, const Slots slots, T *kept) {
-  extern __shared__ __align__(16) char shared[];
-  __shared__ Place place;
-  if (threadIdx.x == 0) {
-    place.start(p, first + blockIdx.x, delta_hopper::slices_of(p.v.dim));
-    place.slow = !begins_on_piece(p.k.data) || !begins_on_piece(p.v.data);
-  }
-  __syncthreads();
-  if (place.chunks == 0) return;
-  const uint32_t stage = shared_address(shared);
-  Copies<kRows>{p, place, slots, p.v}.load(stage, 0, true);
-  ForwardWalk<T, kRows, kDecay, 1> walk(p, place);
-  walk.load();
-  mma::copies_wait<0>();
-  __syncthreads();
-  Tokens y = {}, o = {};
-  walk.find_errors(y, o, stage);
-  keep_tokens<T>(y, stage + Stage<kRows>::kV, kept, place, p.heads, p.v.dim);
 }
 
 }  // namespace lasp::gpu::mma_delta

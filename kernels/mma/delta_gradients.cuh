@@ -1,10 +1,10 @@
-// All gradients of a stretch of one chunk under the delta rule by mma.sync, from the state S before it, the
-// gradient dS of the state after it, and E and Z (over `scale`), which the walks' kernels have found. Stretches do
-// not meet. With D_ij = 2^(G_i - G_j):
+// All gradients of a stretch of one chunk under the delta rule by mma.sync, from what the walks have kept of it:
+// the state S before it, the gradient R of the state after it, E and Z. R and Z are over `scale`; dS = scale R.
+// Stretches do not meet. With D_ij = 2^(G_i - G_j):
 //
 //   P_ij = scale beta_j D_ij (do_i . E_j), j <= i      R_ij = -scale beta_i beta_j D_ij (Z_i . E_j), j < i
 //   X_i = scale 2^G_i S do_i     Y_i = -scale 2^G_i beta_i S Z_i     W_j = 2^(G_C - G_j) beta_j dS E_j
-//   dq = X + P k     dk = Y + W + R k + P^T q + R^T k     d_beta_i = scale Z_i . E_i
+//   dq = X + P k     dk = Y + W + R k + P^T q + R^T k     d_beta_i = scale Z_i . E_i     dv_i = scale beta_i Z_i
 //   dg_t = 2^G_C <S, dS> + sum over i >= t of (q_i X_i + k_i Y_i) + sum over j < t of k_j W_j
 //          + sum over i >= t > j of (P_ij q_i + R_ij k_i) k_j
 //
@@ -25,6 +25,7 @@ struct Gradients {
   char *const memory;
   const uint32_t shared;
   const int thread, lane, warp, group;  // warp: of the group
+  const int stages;
 
   __device__ __forceinline__ float factor(int which, int token) const {
     return reinterpret_cast<const float *>(memory + M::kFactorsAt + which)[token];
@@ -32,21 +33,29 @@ struct Gradients {
   __device__ __forceinline__ int row(int i) const { return 16 * warp + lane / 4 + i / 2 * 8; }  // of element i
   __device__ __forceinline__ int column(int n, int i) const { return 8 * n + lane % 4 * 2 + i % 2; }
 
-  // 64 columns of a tensor's tokens, or of E or Z, from column `first` on.
-  __device__ __forceinline__ void copy_tokens(int to, const char *from, int64_t stride, int32_t columns, int first,
-                                              int count) const {
+  static constexpr int kOutputsAtOnce = kGradientThreads / 8, kKeysAtOnce = kGradientThreads / 16;  // tokens
+  // 64 columns of do, from column `first` on.
+  __device__ __forceinline__ void copy_outputs(uint32_t to, int first) const {
     const int piece = thread % 8;
+    const char *const from = tokens_of(p.d_o) + 2 * (thread / 8 * p.d_o.strides.token + first + 8 * piece);
+    delta_hopper::copy_pieces<kChunk / kOutputsAtOnce>(place.slow, [&](int i, auto copy) {
+      const int token = i * kOutputsAtOnce + thread / 8;
+      const bool there = token < place.run.length && first + 8 * piece < p.v.dim;
+      copy(to + token * kNarrow + 16 * piece,
+           there ? from + 2 * i * kOutputsAtOnce * p.d_o.strides.token : p.d_o.data, there);
+    });
+  }
+  // Of 64 columns of what is kept kCount matrices each, from `matrix` on; zeros from `end` on.
+  template <int kCount>
+  __device__ __forceinline__ void copy_matrices(uint32_t to, const char *kept, int32_t columns, int first,
+                                                int matrix, int end) const {
+    constexpr int kPieces = kMatrix / 16 * kCount;
 #pragma unroll
-    for (int i = 0; i < kChunk; i += kGradientThreads / 8) {
-      const int token = i + thread / 8;
-      const bool there = token < count && first + 8 * piece < columns;
-      const uint32_t at = shared + to + token * kNarrow + 16 * piece;
-      const char *const piece_from = from + 2 * (token * stride + first + 8 * piece);
-      if (!place.slow) {
-        mma::copy_16(at, there ? piece_from : from, there);
-      } else {
-        delta_hopper::copy_slowly(at, there ? piece_from : from, there);
-      }
+    for (int i = 0; i < kSlice / 8 * kPieces; i += kGradientThreads) {
+      const int of_columns = (i + thread) / kPieces, piece = (i + thread) % kPieces;
+      const bool there = first + 8 * of_columns < p.v.dim && matrix + piece / (kMatrix / 16) < end;
+      const char *const from = kept + (first / 8 + of_columns) * columns + matrix * kMatrix + 16 * piece;
+      mma::copy_16(to + 16 * (i + thread), there ? from : kept, there);
     }
   }
   __device__ __forceinline__ const char *tokens_of(const Tensor &t) const {
@@ -55,74 +64,113 @@ struct Gradients {
   }
   // 128 columns of k or q.
   __device__ __forceinline__ void copy_rows(int to, const Tensor &t, int first) const {
-    const char *const from = tokens_of(t) + 2 * first;
     const int piece = thread % 16;
-#pragma unroll
-    for (int i = 0; i < kChunk; i += kGradientThreads / 16) {
-      const int token = i + thread / 16;
+    const char *const from = tokens_of(t) + 2 * (thread / 16 * t.strides.token + first + 8 * piece);
+    delta_hopper::copy_pieces<kChunk / kKeysAtOnce>(place.slow, [&](int i, auto copy) {
+      const int token = i * kKeysAtOnce + thread / 16;
       const bool there = token < place.run.length && first + 8 * piece < t.dim;
-      const uint32_t at = shared + to + token * M::kWide + 16 * piece;
-      const char *const piece_from = from + 2 * (token * t.strides.token + 8 * piece);
-      if (!place.slow) {
-        mma::copy_16(at, there ? piece_from : from, there);
-      } else {
-        delta_hopper::copy_slowly(at, there ? piece_from : from, there);
-      }
-    }
+      copy(shared + to + token * M::kWide + 16 * piece,
+           there ? from + 2 * i * kKeysAtOnce * t.strides.token : t.data, there);
+    });
   }
   __device__ __forceinline__ void copy_keys(int first) const {
     copy_rows(M::kK, p.k, first), copy_rows(M::kQ, p.q, first);
     mma::copies_commit();
   }
-  // 64 columns and 128 rows of S and dS, rounded; this thread's part of <S, dS>.
-  __device__ __forceinline__ float load_states(int first_row, int first) const {
-    const int64_t state = (place.run.state * p.heads + place.head) * p.k.dim * p.v.dim;
-    const float *const s = static_cast<const float *>(p.checkpoints) + state, *const d = static_cast<const float *>(
-                                                                                             p.d_checkpoints) +
-                                                                                         state;
-    const int at = thread % 16 * 4;
-    float through = 0;
-    constexpr int kStep = kGradientThreads / 16, kOfThread = kMostRows / kStep;  // rows
-    float4 xs[kOfThread], ys[kOfThread];  // all on their way before one is used, since that waits for memory
+  // What is kept: forward, back.
+  __device__ __forceinline__ const char *kept(bool back) const {
+    const void *const of_all = back ? p.d_checkpoints : p.checkpoints;
+    return static_cast<const char *>(of_all) + kept_at(p, back, place.run.state, place.head);
+  }
+  __device__ __forceinline__ uint32_t stage_of(int slice) const {
+    return shared + M::kStages + (stages > 1 ? slice % 2 : 0) * M::kStage;
+  }
+  // 64 columns of V, with 128 rows of K.
+  __device__ __forceinline__ void copy_slice(uint32_t stage, int first_row, int first) const {
+    const int matrices = p.k.dim / 8;
+    const int32_t columns = kept_columns(p, false), columns_back = kept_columns(p, true);
+    copy_outputs(stage + M::kDO, first);
+    copy_matrices<kTokens8>(stage + M::kE, kept(false), columns, first, matrices, matrices + kTokens8);
+    copy_matrices<kTokens8>(stage + M::kZ, kept(true), columns_back, first, matrices, matrices + kTokens8);
+    copy_matrices<kMostRows / 8>(stage + M::kState, kept(false), columns, first, first_row / 8, matrices);
+    copy_matrices<kMostRows / 8>(stage + M::kDState, kept(true), columns_back, first, first_row / 8, matrices);
+    mma::copies_commit();
+  }
+  // This thread's part of <S, R>.
+  __device__ __forceinline__ float multiply_states(uint32_t stage) const {
+    float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kOfThread; ++i) {
-      const int r = first_row + thread / 16 + i * kStep;
-      const bool there = r < p.k.dim && first + at < p.v.dim;
-      xs[i] = there ? *reinterpret_cast<const float4 *>(s + r * p.v.dim + first + at) : float4{};
-      ys[i] = there ? *reinterpret_cast<const float4 *>(d + r * p.v.dim + first + at) : float4{};
-    }
+    for (int i = 0; i < M::kKeptRows; i += 16 * kGradientThreads) {
+      const uint4 x = load_shared_16(stage + M::kState + i + 16 * thread),
+                  y = load_shared_16(stage + M::kDState + i + 16 * thread);
+      const uint32_t xs[] = {x.x, x.y, x.z, x.w}, ys[] = {y.x, y.y, y.z, y.w};
 #pragma unroll
-    for (int i = 0; i < kOfThread; ++i) {
-      const float4 x = xs[i], y = ys[i];
-      through = fmaf(x.x, y.x, fmaf(x.y, y.y, fmaf(x.z, y.z, fmaf(x.w, y.w, through))));
-      char *const to = memory + (thread / 16 + i * kStep) * kNarrow + 2 * at;
-      *reinterpret_cast<uint2 *>(to + M::kState) = {pack<T>(x.x, x.y), pack<T>(x.z, x.w)};
-      *reinterpret_cast<uint2 *>(to + M::kDState) = {pack<T>(y.x, y.y), pack<T>(y.z, y.w)};
+      for (int e = 0; e < 4; ++e) {
+        const float2 a = unpack<T>(xs[e]), b = unpack<T>(ys[e]);
+        sum = fmaf(a.x, b.x, fmaf(a.y, b.y, sum));
+      }
     }
-    return through;
+    return sum;
   }
 
   // The warp's 16 tokens of a tile as a left operand, columns [16 step, ..).
-  __device__ __forceinline__ void load_left(uint32_t (&a)[4], int tile, int stride, int step) const {
-    load_matrices(a, shared + tile + (16 * warp + lane % 16) * stride + lane / 16 * 16 + 32 * step);
+  __device__ __forceinline__ void load_left(uint32_t (&a)[4], uint32_t tile, int stride, int step) const {
+    load_matrices(a, tile + (16 * warp + lane % 16) * stride + lane / 16 * 16 + 32 * step);
   }
   // 16 rows of a tile as a right operand's columns.
-  __device__ __forceinline__ void load_right(uint32_t (&b)[4], int tile, int stride, int rows, int step) const {
-    load_matrices(b, shared + tile + (rows + lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 16 + 32 * step);
+  __device__ __forceinline__ void load_right(uint32_t (&b)[4], uint32_t tile, int stride, int rows,
+                                             int step) const {
+    load_matrices(b, tile + (rows + lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 16 + 32 * step);
   }
 
-  // Adds to x, y, w and, with the first rows of K, to scores the products over 64 columns of V.
-  __device__ __forceinline__ void multiply_slice(int first_row, Tokens &scores, Tokens &x, Tokens &y,
-                                                 Tokens &w) const {
+  // The same two of what is kept, of which kCount matrices lie behind each other: rows of these are columns of V.
+  __device__ __forceinline__ void load_kept_left(uint32_t (&a)[4], uint32_t tile, int step) const {
+    const int matrix = (2 * step + lane / 16) * kTokens8 + 2 * warp + lane / 8 % 2;
+    load_matrices_transposed(a, tile + matrix * kMatrix + lane % 8 * 16);
+  }
+  template <int kCount>
+  __device__ __forceinline__ void load_kept_right(uint32_t (&b)[4], uint32_t tile, int rows, int step) const {
+    const int matrix = (2 * step + lane / 8 % 2) * kCount + rows / 8 + lane / 16;
+    load_matrices_transposed(b, tile + matrix * kMatrix + lane % 8 * 16);
+  }
+
+  // dv of the warp's tokens and 16 columns from the left operand z, and what rounding took from it.
+  __device__ __forceinline__ void store_written(const uint32_t (&z)[4], int column_first) const {
+    if (column_first >= p.v.dim) return;
+    const Result<T> to{p.d_v, p.staged[2], p.adds[2]};
+    const int64_t at = offset_of(p.d_v, place.run.row, place.run.begin, place.head, p.heads) + column_first;
 #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int t = 16 * warp + lane / 4 + i % 2 * 8, column = i / 2 * 8 + lane % 4 * 2;
+      float2 x = unpack<T>(z[i]);
+      if (p.exact) {
+        const int matrix = p.k.dim / 8 + kTokens8 + 2 * warp + i % 2;
+        const char *const rest = kept(true) + (column_first / 8 + i / 2) * kept_columns(p, true);
+        uint32_t pair = *reinterpret_cast<const uint32_t *>(rest + matrix * kMatrix + 4 * lane);
+        asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(pair));
+        const float2 less = unpack<T>(pair);
+        x.x += less.x, x.y += less.y;
+      }
+      const float f = p.scale * factor(kBeta, t);
+      if (t < place.run.length) to.put(at + t * p.d_v.strides.token + column, f * x.x, f * x.y);
+    }
+  }
+
+  // Adds to x, y, w and, with the first rows of K, to scores the products over 64 columns of V from `first` on.
+  __device__ __forceinline__ void multiply_slice(uint32_t stage, int first_row, int first, Tokens &scores,
+                                                 Tokens &x, Tokens &y, Tokens &w) const {
+    const bool first_rows = !kMore || first_row == 0;
+#pragma unroll 1  // the code of one step is what instruction caches hold
     for (int step = 0; step < kSlice / 16; ++step) {
       uint32_t d_o[4], z[4], e[4];
-      load_left(d_o, M::kDO, kNarrow, step), load_left(z, M::kZ, kNarrow, step), load_left(e, M::kE, kNarrow, step);
+      load_left(d_o, stage + M::kDO, kNarrow, step);
+      load_kept_left(z, stage + M::kZ, step), load_kept_left(e, stage + M::kE, step);
+      if (first_rows && step % 2 == group) store_written(z, first + 16 * step);
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         uint32_t b[4];
-        if ((!kMore || first_row == 0) && n <= warp) {
-          load_right(b, M::kE, kNarrow, 16 * n, step);
+        if (first_rows && n <= warp) {
+          load_kept_right<kTokens8>(b, stage + M::kE, 16 * n, step);
           if (group == 0) {
             multiply_16<T>(scores[2 * n], scores[2 * n + 1], d_o, b);
           } else {
@@ -131,27 +179,31 @@ struct Gradients {
         }
         const int rows = 64 * group + 16 * n;
         if (first_row + rows >= p.k.dim) continue;
-        load_right(b, M::kState, kNarrow, rows, step);
+        load_kept_right<kMostRows / 8>(b, stage + M::kState, rows, step);
         multiply_16<T>(x[2 * n], x[2 * n + 1], d_o, b);
         multiply_16<T>(y[2 * n], y[2 * n + 1], z, b);
-        load_right(b, M::kDState, kNarrow, rows, step);
+        load_kept_right<kMostRows / 8>(b, stage + M::kDState, rows, step);
         multiply_16<T>(w[2 * n], w[2 * n + 1], e, b);
       }
     }
   }
-  // This thread's part of Z . E of token thread / 4.
-  __device__ __forceinline__ float errors_of_token() const {
-    float sum = 0;
-    const int at = thread / 4 * kNarrow + thread % 4 * 32;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float2 z = unpack<T>(*reinterpret_cast<const uint32_t *>(memory + M::kZ + at + 4 * i)),
-                   e = unpack<T>(*reinterpret_cast<const uint32_t *>(memory + M::kE + at + 4 * i));
-      sum = fmaf(z.x, e.x, fmaf(z.y, e.y, sum));
-    }
-    return sum;
-  }
 
+  // d_beta: of each token its Z . E, of the second group's scores.
+  __device__ __forceinline__ void store_d_beta(const Tokens &scores) const {
+    float sums[2] = {};
+#pragma unroll
+    for (int n = 0; n < kTokens8; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (row(i) == column(n, i)) sums[i / 2] = scores[n][i];
+    if (lane / 8 != lane % 4) return;  // others have no token's
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      if (const int t = row(2 * half); t < place.run.length)
+        put_element(p.d_beta, p.d_beta_dtype,
+                    offset_of(p.d_beta_strides, place.run.row, place.run.begin + t, place.head),
+                    p.scale * sums[half], p.d_beta_adds);
+  }
   // The group's scores with their factors, P or R, and rounded to shared memory.
   __device__ __forceinline__ void finish_scores(Tokens &scores) const {
     const int high = group == 0 ? M::kPHigh : M::kRHigh, low = high + M::kTile;
@@ -187,7 +239,7 @@ struct Gradients {
       if (block <= warp) {
         constexpr int kTiles[] = {M::kPHigh, M::kPLow, M::kRHigh, M::kRLow};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) load_left(a[i], kTiles[i], kNarrow, block);
+        for (int i = 0; i < 4; ++i) load_left(a[i], shared + kTiles[i], kNarrow, block);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
           uint32_t k[4];
@@ -252,12 +304,12 @@ struct Gradients {
   __device__ __forceinline__ void multiply_keys(Tokens &products, int first_row) const {
     for (int step = 0; step < kMostRows / 16 && first_row + 16 * step < p.k.dim; ++step) {
       uint32_t a[4];
-      load_left(a, group == 0 ? M::kQ : M::kK, M::kWide, step);
+      load_left(a, shared + (group == 0 ? M::kQ : M::kK), M::kWide, step);
 #pragma unroll
       for (int n = 0; n < 4; ++n)
         if (n <= warp) {
           uint32_t b[4];
-          load_right(b, M::kK, M::kWide, 16 * n, step);
+          load_right(b, shared + M::kK, M::kWide, 16 * n, step);
           multiply_16<T>(products[2 * n], products[2 * n + 1], a, b);
         }
     }
@@ -283,24 +335,40 @@ struct Gradients {
         if (n / 2 <= warp) to = adds ? to + pairs[n][i] : pairs[n][i];
       }
   }
+  static constexpr int kQuarter = kChunk / 4;
   __device__ __forceinline__ void store_d_g() const {
-    float *const pairs = reinterpret_cast<float *>(memory + M::kPairs);
-    if (thread < kChunk) {  // over i >= t, of token j
+    float *const pairs = reinterpret_cast<float *>(memory + M::kPairs), *const of_quarters =
+                                                                            reinterpret_cast<float *>(memory +
+                                                                                                      M::kQuarters);
+    {  // over i >= t, of token j: in a quarter of the chunk, and of it all
+      const int j = thread % kChunk, end = (thread / kChunk + 1) * kQuarter;
       float sum = 0;
-      for (int t = kChunk - 1; t > thread; --t) {
-        float &x = pairs[t * M::kPairRow + thread];
-        x = sum += x;
+#pragma unroll
+      for (int n = 1; n <= kQuarter; ++n) {
+        float &x = pairs[(end - n) * M::kPairRow + j];
+        if (end - n > j) x = sum += x;
       }
+      of_quarters[thread] = sum;
     }
     __syncthreads();
-    const int t = thread;
-    if (t >= place.run.length || t >= kChunk) return;
+    // Four threads of token t add up a quarter each.
+    const int t = thread / 4, begin = thread % 4 * kQuarter;
     const float *const readers = reinterpret_cast<const float *>(memory + M::kReaders),
                        *const writers = reinterpret_cast<const float *>(memory + M::kWriters),
                        *const through = reinterpret_cast<const float *>(memory + M::kThrough);
     float sum = 0, all = 0;
-    for (int j = 0; j < t; ++j) sum += pairs[t * M::kPairRow + j] + writers[j] + writers[kChunk + j];
-    for (int i = t; i < kChunk; ++i) sum += readers[i] + readers[kChunk + i];
+#pragma unroll 4
+    for (int j = begin; j < begin + kQuarter; ++j) {
+      if (j >= t) {
+        sum += readers[j] + readers[kChunk + j];
+        continue;
+      }
+      sum += pairs[t * M::kPairRow + j] + writers[j] + writers[kChunk + j];
+      for (int later = t / kQuarter + 1; later < kChunk / kQuarter; ++later) sum += of_quarters[later * kChunk + j];
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    if (thread % 4 > 0 || t >= place.run.length) return;
 #pragma unroll
     for (int i = 0; i < kGradientThreads / 32; ++i) all += through[i];
     sum = fmaf(factor(kWhole, 0), all, sum);
@@ -325,35 +393,30 @@ struct Gradients {
 
   // dq and dk of 128 rows of K, and what these have in dg. With the first of them also P, R and d_beta.
   __device__ __forceinline__ void find_rows(int first_row, Tokens &scores, float &through) const {
-    const int64_t item = place.index * p.heads + place.head;
     const bool first_rows = !kMore || first_row == 0;
     Tokens x = {}, y = {}, w = {};
 #pragma unroll
     for (auto &tile : scores)
 #pragma unroll
       for (float &score : tile) score = 0;
-    float d_beta = 0;
-    for (int first = 0; first < p.v.dim; first += kSlice) {
-      const int64_t kept = 2 * item * kChunk * p.v.dim;
-      copy_tokens(M::kDO, tokens_of(p.d_o), p.d_o.strides.token, p.v.dim, first, place.run.length);
-      copy_tokens(M::kE, static_cast<const char *>(p.errors) + kept, p.v.dim, p.v.dim, first, kChunk);
-      copy_tokens(M::kZ, static_cast<const char *>(p.written) + kept, p.v.dim, p.v.dim, first, kChunk);
-      mma::copies_commit();
-      through += load_states(first_row, first);
-      mma::copies_wait<0>();
+    const int slices = delta_hopper::slices_of(p.v.dim);
+    for (int n = 1 - stages; n < slices; ++n) {
+      const int next = n + stages - 1;
+      if (next < slices) copy_slice(stage_of(next), first_row, next * kSlice);
+      if (n < 0) continue;
+      if (next > n && next < slices) {
+        mma::copies_wait<1>();
+      } else {
+        mma::copies_wait<0>();
+      }
       __syncthreads();
-      multiply_slice(first_row, scores, x, y, w);
-      if (first_rows) d_beta += errors_of_token();
+      multiply_slice(stage_of(n), first_row, n * kSlice, scores, x, y, w);
+      if (kDecay && p.d_g != nullptr) through += multiply_states(stage_of(n));
       __syncthreads();
     }
     copy_keys(first_row);
     if (first_rows) {
-      d_beta += __shfl_xor_sync(~0u, d_beta, 1);
-      d_beta += __shfl_xor_sync(~0u, d_beta, 2);
-      if (thread % 4 == 0 && thread / 4 < place.run.length)
-        put_element(p.d_beta, p.d_beta_dtype,
-                    offset_of(p.d_beta_strides, place.run.row, place.run.begin + thread / 4, place.head),
-                    p.scale * d_beta, p.d_beta_adds);
+      if (group == 1) store_d_beta(scores);
       finish_scores(scores);
       if constexpr (kMore && kDecay) save_scores(scores);
     }
@@ -365,7 +428,7 @@ struct Gradients {
         const float to_token = kDecay ? factor(kToToken, t) : 1, to_end = kDecay ? factor(kToEnd, t) : 1;
         x[n][i] *= p.scale * to_token;
         y[n][i] *= -p.scale * to_token * factor(kBeta, t);
-        w[n][i] *= to_end * factor(kBeta, t);
+        w[n][i] *= p.scale * to_end * factor(kBeta, t);
       }
     mma::copies_wait<0>();
     __syncthreads();
@@ -383,7 +446,7 @@ struct Gradients {
   __device__ __forceinline__ void find_d_g(Tokens &scores, float through) const {
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) through += __shfl_xor_sync(~0u, through, step);
-    if (lane == 0) reinterpret_cast<float *>(memory + M::kThrough)[thread / 32] = through;
+    if (lane == 0) reinterpret_cast<float *>(memory + M::kThrough)[thread / 32] = p.scale * through;
     Tokens products = {};
     if constexpr (kMore) {
       multiply_keys(products, kMostRows);
@@ -405,9 +468,9 @@ struct Gradients {
     store_d_g();
   }
 
-  __device__ __forceinline__ void run(const char *slot) const {
+  __device__ __forceinline__ void run() const {
     if (thread < delta_hopper::kFactorBytes / 16)
-      mma::copy_16(shared + M::kFactorsAt + 16 * thread, slot + kFactors + 16 * thread, true);
+      mma::copy_16(shared + M::kFactorsAt + 16 * thread, kept(true) + kept_factors(p) + 16 * thread, true);
     Tokens scores;
     float through = 0;
 #pragma unroll 1  // the code of one turn alone is what instruction caches hold
@@ -422,7 +485,7 @@ struct Gradients {
 
 template <typename T, bool kDecay, bool kMore>
 __global__ void __launch_bounds__(kGradientThreads, 1)
-    gradients(const int64_t first, const GradientPass p, const Slots slots) {
+    gradients(const int64_t first, const GradientPass p, const int stages) {
   extern __shared__ __align__(16) char shared[];
   __shared__ Place place;
   if (threadIdx.x == 0) {
@@ -432,9 +495,9 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
   __syncthreads();
   if (place.chunks == 0) return;
   const int thread = threadIdx.x;
-  Gradients<T, kDecay, kMore>{p,      place,       shared,          shared_address(shared),
-                              thread, thread % 32, thread / 32 % 4, thread / 128}
-      .run(slots.at(slots.first_of(place.index, 0, place.run), p.heads, place.head));
+  Gradients<T, kDecay, kMore>{
+      p, place, shared, shared_address(shared), thread, thread % 32, thread / 32 % 4, thread / 128, stages}
+      .run();
 }
 
 }  // namespace lasp::gpu::mma_delta

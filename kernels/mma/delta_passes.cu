@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "delta_kept.h"
 #include "delta_walks.h"
 
 namespace lasp::gpu::mma_delta {
@@ -71,8 +72,8 @@ int walk(const Pass &p, bool maps, KernelOf kernel_of, Stream stream) {
     Room room;
     if (const int error = find_room(kernel, blocks, &room)) return error;
     if (room.stages == 0 || (split && !room.at_once)) continue;
-    return launch_blocks(kernel.function, blocks, kWalkThreads, size_t(room.stages) * kernel.bytes + kernel.besides,
-                         stream, p, slots, room.stages);
+    return launch_blocks(kernel.function, blocks, kernel.threads,
+                         size_t(room.stages) * kernel.bytes + kernel.besides, stream, p, slots, room.stages);
   }
   return cudaErrorInvalidConfiguration;
 }
@@ -102,7 +103,7 @@ int run_reversed(const DeltaReversed &p, Stream stream) {
 
 const char *gradients_refusal(const DeltaGradients &p) {
   if (const char *const why = inputs_refusal(p, p.d_o)) return why;
-  if (!divides(p.scale)) return kScale;
+  if (!p.own_checkpoints) return "needs walks that are not by the general kernels";
   for (const Tensor *t : {&p.d_q, &p.d_k, &p.d_v}) {
     if (!even(*t)) return kStrides;
     if (t->heads != p.heads) return "adds up no heads";
@@ -111,13 +112,6 @@ const char *gradients_refusal(const DeltaGradients &p) {
 }
 namespace {
 
-// A stretch has one slot, and so many elements of E or Z.
-int64_t slots_bytes(const DeltaGradients &p) {
-  return delta_hopper::round_up(p.num_runs * p.heads * delta_hopper::kSlotBytes, 256);
-}
-int64_t kept_bytes(const DeltaGradients &p) {
-  return delta_hopper::round_up(2 * p.num_runs * p.heads * kChunk * p.v.dim, 256);
-}
 // The shares of tokens in the gradient of a decay per head.
 int64_t share_floats(const DeltaGradients &p) {
   return p.decay == Decay::kHead ? delta_hopper::round_up(p.batch * p.heads * p.tokens, 64) : 0;
@@ -125,36 +119,20 @@ int64_t share_floats(const DeltaGradients &p) {
 
 }  // namespace
 
-int64_t gradients_workspace(const DeltaGradients &p) {
-  return share_floats(p) + (slots_bytes(p) + 2 * kept_bytes(p)) / 4;
-}
+int64_t gradients_workspace(const DeltaGradients &p) { return share_floats(p); }
 int run_gradients(const DeltaGradients &p, Stream stream) {
   float *const shares = p.workspace;
   if (p.decay == Decay::kHead && p.first)  // tokens of no run count nothing
     if (const cudaError_t error = cudaMemsetAsync(shares, 0, size_t(share_floats(p)) * sizeof(float), stream))
       return error;
-  char *const slots_at = reinterpret_cast<char *>(shares + share_floats(p)),
-              *const errors = slots_at + slots_bytes(p), *const written = errors + kept_bytes(p);
-  Slots slots;
-  slots.data = slots_at, slots.most = p.num_runs, slots.of_stretch = 1, slots.filter = p.filter;
-  if (p.num_runs > 0) {
-    if (const int error = delta_hopper::launch_prepare(p, slots, stream)) return error;
-    DeltaForward forward{static_cast<const DeltaInputs &>(p)};
-    forward.state_in = static_cast<const float *>(p.checkpoints), forward.filter = p.filter;
-    if (const int error = launch_stretch_errors(forward, slots, errors, stream)) return error;
-    DeltaReversed reversed{static_cast<const DeltaInputs &>(p)};
-    reversed.d_o = p.d_o, reversed.filter = p.filter;
-    reversed.d_state_in = static_cast<const float *>(p.d_checkpoints);
-    if (const int error = launch_stretch_written(reversed, slots, written, p, stream)) return error;
-  }
-  return launch_stretch_gradients(p, slots, errors, written, shares, stream);
+  return launch_stretch_gradients(p, shares, stream);
 }
+int64_t checkpoint_bytes(const DeltaInputs &p, bool back) { return p.heads * kept_bytes(p, back); }
 
 int64_t walk_shared_bytes(int32_t dim_k) { return forward_kernel(DType::kBFloat16, false, dim_k, false).bytes; }
 
 int load_kernels_of_delta() {
-  for (const auto load :
-       {delta_hopper::load_prepare, load_stretch_errors, load_stretch_written, load_stretch_gradients})
+  for (const auto load : {delta_hopper::load_prepare, load_stretch_gradients})
     if (const int error = load()) return error;
   const auto load = [](auto kernel) {
     return load_kernel(kernel.function, size_t(kMostStages) * kernel.bytes + kernel.besides);

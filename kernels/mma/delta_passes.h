@@ -1,5 +1,5 @@
 // The delta rule by mma.sync, for compute capability 8.0 and later: bfloat16 and float16, K to 256, V to 512, any
-// decay but per channel. As kernels/delta.h has them for KernelSet::kMma, whose checkpoints are those of kGeneric.
+// decay but per channel. As kernels/delta.h has them for KernelSet::kMma.
 #pragma once
 
 #include "../delta.h"
@@ -8,7 +8,8 @@ namespace lasp::gpu::mma_delta {
 
 const char *forward_refusal(const DeltaForward &pass);
 const char *reversed_refusal(const DeltaReversed &pass);
-const char *gradients_refusal(const DeltaGradients &pass);  // K to 128
+const char *gradients_refusal(const DeltaGradients &pass);
+int64_t checkpoint_bytes(const DeltaInputs &inputs, bool back);  // DeltaInputs::own_checkpoints
 // In floats.
 int64_t forward_workspace(const DeltaForward &pass);
 int64_t reversed_workspace(const DeltaReversed &pass);

@@ -2,6 +2,7 @@
 // The state R is the gradient over `scale`, so that do is a left operand as it is.
 #pragma once
 
+#include "delta_kept.cuh"
 #include "delta_partner.cuh"
 
 namespace lasp::gpu::mma_delta {
@@ -14,10 +15,12 @@ struct ReversedWalk : StateColumns<kRows, kSplit> {
   static constexpr int kPairs = kOwn > 128 ? 1 : 4;  // of 8 rows of K that sums are found of at once
   const DeltaReversed &p;
   const Place &place;
+  const Slots &slots;
   const Partner<kSplit> partner;
 
-  __device__ __forceinline__ ReversedWalk(const DeltaReversed &pass, const Place &its, uint32_t traded = 0)
-      : p(pass), place(its), partner{traded} {}
+  __device__ __forceinline__ ReversedWalk(const DeltaReversed &pass, const Place &its, const Slots &of_chunks,
+                                          uint32_t traded)
+      : p(pass), place(its), slots(of_chunks), partner{traded} {}
   __device__ __forceinline__ int64_t state_at(int64_t index) const {
     return (index * p.heads + place.head) * p.k.dim * p.d_o.dim;
   }
@@ -81,9 +84,20 @@ struct ReversedWalk : StateColumns<kRows, kSplit> {
 
   __device__ __forceinline__ void take_chunk(uint32_t stage, int n) {
     const uint32_t factors = stage + S::kOfFactors, tile = stage + S::kV;
-    store_to(static_cast<float *>(p.d_checkpoints), int64_t{place.run.checkpoint} + n, false);
+    const bool keeps = p.d_checkpoints != nullptr && p.own_checkpoints;
+    if (keeps) {
+      Keeper<kSplit>(p, place, p.d_checkpoints, n, true).template put_state<T>(*this);
+    } else {
+      store_to(static_cast<float *>(p.d_checkpoints), int64_t{place.run.checkpoint} + n, false);
+    }
     Tokens y = {};
     find_written(y, stage);
+    if (keeps) {
+      const Keeper<kSplit> keeper(p, place, p.d_checkpoints, n, true);
+      keeper.template put_tokens<T>(y);
+      if (p.exact) keeper.template put_rest<T>(y);
+      if (place.slice == 0) keep_factors(p, place, slots, n);
+    }
     // R' = 2^G_C R + (2^G q)^T do - (2^G k)^T dv, dv = beta Z: the sum by tensor cores, its addition in float32.
     scale_tokens(y, factors + kBeta);
     if constexpr (kDecay) scale_tokens(y, factors + kToToken);
@@ -121,7 +135,7 @@ struct ReversedWalk : StateColumns<kRows, kSplit> {
 };
 
 template <typename T, int kRows, bool kDecay, int kSplit>
-__global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
+__global__ void __launch_bounds__(threads_of_block(kSplit), kRows > 128 || kSplit > 1 ? 1 : 2)
     reversed(const int64_t first, const DeltaReversed p, const Slots slots, const int stages) {
   using S = Stage<kRows>;
   extern __shared__ __align__(16) char shared[];
@@ -140,61 +154,13 @@ __global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
   if (place.chunks == 0) return;
   const uint32_t memory = shared_address(shared);
   const Copies<kRows, kSplit> copies{p, place, slots, p.d_o};
-  for (int n = 0; n < stages; ++n) copies.load(memory + n * S::kBytes, place.chunks - 1 - n, n < place.chunks);
-  ReversedWalk<T, kRows, kDecay, kSplit> walk(p, place, memory + stages * S::kBytes);
+  const Chunks<kRows, kSplit> chunks{copies, memory, stages, true};
+  if (kSplit > 1 && threadIdx.x >= kThreads) return chunks.copy();
+  chunks.begin();
+  ReversedWalk<T, kRows, kDecay, kSplit> walk(p, place, slots, memory + stages * S::kBytes);
   walk.load();
-  for (int n = 0; n < place.chunks; ++n) {
-    if (stages == 1) {
-      mma::copies_wait<0>();
-    } else {
-      mma::copies_wait<1>();
-    }
-    __syncthreads();
-    const uint32_t stage = memory + n % stages * S::kBytes;
-    walk.take_chunk(stage, place.chunks - 1 - n);
-    __syncthreads();
-    copies.load(stage, place.chunks - 1 - n - stages, n + stages < place.chunks);
-  }
+  chunks.take_all(walk);
   walk.store();
-}
-
-// Z of stretches of a chunk each, over `scale`, from the gradients of the states after them: [stretches, H, 64, V],
-// rounded. And dv, from what is not rounded.
-template <typename T, int kRows, bool kDecay>
-__global__ void __launch_bounds__(kThreads, kRows > 128 ? 1 : 2)
-    stretch_written(const int64_t first, const DeltaReversed p, const Slots slots, T *kept, const Result<T> d_v) {
-  using S = Stage<kRows>;
-  extern __shared__ __align__(16) char shared[];
-  __shared__ Place place;
-  if (threadIdx.x == 0) {
-    place.start(p, first + blockIdx.x, delta_hopper::slices_of(p.d_o.dim));
-    place.outputs = true;
-    place.slow = !begins_on_piece(p.k.data) || !begins_on_piece(p.d_o.data) || !begins_on_piece(p.q.data);
-  }
-  __syncthreads();
-  if (place.chunks == 0) return;
-  const uint32_t stage = shared_address(shared);
-  Copies<kRows>{p, place, slots, p.d_o}.load(stage, 0, true);
-  ReversedWalk<T, kRows, kDecay, 1> walk(p, place);
-  walk.load();
-  mma::copies_wait<0>();
-  __syncthreads();
-  Tokens y = {};
-  walk.find_written(y, stage);
-  keep_tokens<T>(y, stage + S::kV, kept, place, p.heads, p.d_o.dim);
-  scale_tokens(y, stage + S::kOfFactors + kBeta);
-  if (!d_v.float32 && !d_v.adds)
-    return store_tokens<T, 1>(y, p.scale, stage + S::kV, d_v.to, place, p.heads, 0, AllTokens{});
-  const int lane = this_lane(), column = place.slice * kSlice + first_column() + lane / 4;
-  const int64_t at = offset_of(d_v.to, place.run.row, place.run.begin, place.head, p.heads) + column;
-#pragma unroll
-  for (int n = 0; n < kTokens8; ++n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = 8 * n + lane % 4 * 2 + i % 2, further = i / 2 * 8;
-      if (token < place.run.length && column + further < p.d_o.dim)
-        d_v.put(at + token * d_v.to.strides.token + further, p.scale * y[n][i]);
-    }
 }
 
 }  // namespace lasp::gpu::mma_delta

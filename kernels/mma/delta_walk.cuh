@@ -15,7 +15,8 @@ using delta_hopper::kBeta, delta_hopper::kChunk, delta_hopper::kFactors, delta_h
     delta_hopper::kWhole;
 using mma::multiply, mma::pack_rest;
 
-constexpr int kThreads = kWalkThreads, kTokens8 = kChunk / 8;
+constexpr int kThreads = kWalkThreads, kTokens8 = kChunk / 8;                               // threads that walk
+__host__ __device__ constexpr int threads_of_block(int split) { return split * kThreads; }  // with those that copy
 
 // kSplit 2: two warps share 16 columns of V, each with half of K's rows (delta_partner.cuh), so that a block has 32
 // columns in place of 64.
@@ -60,30 +61,6 @@ struct Place {
   }
 };
 
-// A gradient: where it goes, in float32 or as T; `adds`: joins what is there.
-template <typename T>
-struct Result {
-  Tensor to;
-  bool float32 = false, adds = false;
-  __device__ __forceinline__ void put(int64_t at, float x) const {
-    if (float32) {
-      float &there = static_cast<float *>(to.data)[at];
-      there = adds ? there + x : x;
-    } else {
-      T &there = static_cast<T *>(to.data)[at];
-      there = T(adds ? float(there) + x : x);
-    }
-  }
-  // Two neighbours, the first at an even place.
-  __device__ __forceinline__ void put(int64_t at, float x, float y) const {
-    if (!float32 && !adds && (reinterpret_cast<uintptr_t>(to.data) & 3) == 0) {
-      *reinterpret_cast<uint32_t *>(static_cast<T *>(to.data) + at) = pack<T>(x, y);
-    } else {
-      put(at, x), put(at + 1, y);
-    }
-  }
-};
-
 // The chunks of a walk on their way to shared memory, by all threads.
 template <int kRows, int kSplit = 1>
 struct Copies {
@@ -98,7 +75,8 @@ struct Copies {
   __device__ __forceinline__ void rows(uint32_t to, const Tensor &t, int first, int chunk) const {
     constexpr int kAtOnce = kThreads / kPieces, kStep = kPieces == kColumns / 8 ? kNarrow : S::kRow;
     static_assert(kThreads % kPieces == 0);
-    const int thread = this_thread(), piece = thread % kPieces, row = thread / kPieces, column = first + 8 * piece;
+    const int thread = this_thread() % kThreads, piece = thread % kPieces, row = thread / kPieces,
+              column = first + 8 * piece;
     const int count = column < t.dim ? place.run.length - chunk * kChunk : 0;
     const char *const from =
         static_cast<const char *>(t.data) +
@@ -111,7 +89,8 @@ struct Copies {
     });
   }
   __device__ __forceinline__ static void bytes(uint32_t to, const char *from, int count) {
-    for (int at = 16 * this_thread(); at < count; at += 16 * kThreads) mma::copy_16(to + at, from + at, true);
+    for (int at = 16 * (this_thread() % kThreads); at < count; at += 16 * kThreads)
+      mma::copy_16(to + at, from + at, true);
   }
   // Always one group of copies, so that they can be counted.
   __device__ __forceinline__ void load(uint32_t stage, int chunk, bool there) const {
@@ -126,6 +105,65 @@ struct Copies {
       }
     }
     mma::copies_commit();
+  }
+};
+
+// The chunks of a walk by way of `stages` places in shared memory; `back`: the last one first. Where a block has a
+// multiprocessor of its own (kSplit 2), as many threads again copy, and those that walk do not wait for it: alone
+// on a quarter of a multiprocessor, a warp hides nothing.
+template <int kRows, int kSplit>
+struct Chunks {
+  const Copies<kRows, kSplit> &copies;
+  const uint32_t memory;
+  const int stages;
+  const bool back;
+
+  __device__ __forceinline__ uint32_t stage_of(int n) const { return memory + n % stages * Stage<kRows>::kBytes; }
+  __device__ __forceinline__ int chunk_of(int n) const { return back ? copies.place.chunks - 1 - n : n; }
+  // Barriers: chunk n is there; or has been read, if a later one needs its place.
+  __device__ __forceinline__ int full(int n) const { return 3 + n % stages; }
+  __device__ __forceinline__ int empty(int n) const { return 3 + kMostStages + n % stages; }
+  static __device__ __forceinline__ void wait(int barrier) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(2 * kThreads) : "memory");
+  }
+  static __device__ __forceinline__ void arrive(int barrier) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(2 * kThreads) : "memory");
+  }
+
+  // By the threads that only copy.
+  __device__ __forceinline__ void copy() const {
+    for (int n = 0; n < copies.place.chunks; ++n) {
+      if (n >= stages) wait(empty(n));
+      copies.load(stage_of(n), chunk_of(n), true);
+      mma::copies_wait<0>();
+      arrive(full(n));
+    }
+  }
+  // By those that walk: before the walk begins; then walk.take_chunk(place in shared memory, chunk) of each.
+  __device__ __forceinline__ void begin() const {
+    if constexpr (kSplit == 1)
+      for (int n = 0; n < stages; ++n) copies.load(stage_of(n), chunk_of(n), n < copies.place.chunks);
+  }
+  template <class Walk>
+  __device__ __forceinline__ void take_all(Walk &walk) const {
+    for (int n = 0; n < copies.place.chunks; ++n) {
+      const uint32_t stage = stage_of(n);
+      if constexpr (kSplit > 1) {
+        wait(full(n));
+        walk.take_chunk(stage, chunk_of(n));
+        if (n + stages < copies.place.chunks) arrive(empty(n));
+      } else {
+        if (stages == 1) {
+          mma::copies_wait<0>();
+        } else {
+          mma::copies_wait<1>();
+        }
+        __syncthreads();
+        walk.take_chunk(stage, chunk_of(n));
+        __syncthreads();
+        copies.load(stage, chunk_of(n + stages), n + stages < copies.place.chunks);
+      }
+    }
   }
 };
 
@@ -252,9 +290,6 @@ __device__ __forceinline__ void load_columns(uint32_t (&pairs)[4], uint32_t tile
   load_matrices_transposed(pairs, tile + row * kNarrow + 2 * (first_column<kSplit>() + lane / 8 % 2 * 8));
 }
 
-struct AllTokens {
-  __device__ __forceinline__ bool operator()(int) const { return true; }
-};
 // Tokens times a factor and rounded, to the warp's own columns of a tile [64 tokens, 64 columns]: of the blocks of
 // 16 tokens that takes(block) names.
 template <typename T, int kSplit = 1, typename Takes>
@@ -292,21 +327,6 @@ __device__ __forceinline__ void store_tokens(const Tokens &y, float factor, uint
     if (row < count) store_piece(to + row * t.strides.token, x);
   }
 }
-// To memory, as [runs, H, 64, columns].
-template <typename T>
-__device__ __forceinline__ void keep_tokens(const Tokens &y, uint32_t tile, T *kept, const Place &place,
-                                            int32_t heads, int32_t columns) {
-  put_tokens<T>(y, 1, tile, AllTokens{});
-  const int lane = this_lane(), own = first_column() + lane % 2 * 8, column = place.slice * kSlice + own;
-  T *const to = kept + (place.index * heads + place.head) * kChunk * columns + column;
-#pragma unroll
-  for (int i = 0; i < kChunk / 16; ++i) {
-    const int row = 16 * i + lane / 2;
-    const uint4 x = load_shared_16(tile + row * kNarrow + 2 * own);
-    if (column < columns) *reinterpret_cast<uint4 *>(to + row * columns) = x;
-  }
-}
-
 // A warp's columns of a state, and its share of their rows.
 template <int kRows, int kSplit = 1>
 struct StateColumns {

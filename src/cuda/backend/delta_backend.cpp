@@ -39,9 +39,11 @@ void DeltaBackend::prepare_to_compose(int64_t heads, lasp_stream stream) {
   maps_->prepare(heads, stream);
 }
 
-int64_t DeltaBackend::checkpoint_bytes() const {
-  const gpu::DType type = gpu::delta_checkpoint_type(choices_.forward, dtype_of(problem_.dtype));
-  return inputs_.floats(tables_.num_checkpoints()) * (type == gpu::DType::kFloat32 ? 4 : 2);
+// Of states, or `back` of their gradients.
+int64_t DeltaBackend::checkpoint_bytes(bool back) const {
+  gpu::DeltaReversed pass = delta_reversed_pass(inputs_, {}, {});
+  pass.own_checkpoints = choices_.own_checkpoints;
+  return tables_.num_checkpoints() * gpu::delta_checkpoint_bytes(choices_.forward, pass, back);
 }
 
 int64_t DeltaBackend::maps_floats() const {
@@ -54,7 +56,7 @@ DeltaBackend::Cached DeltaBackend::cached(const void *cache, bool chunks) const 
   const bool walks = !chunks || choices_.forward != gpu::KernelSet::kGeneric;
   Carver carver(const_cast<void *>(cache));
   Cached c{};
-  if (chunks) c.checkpoints = carver.take<std::byte>(checkpoint_bytes());
+  if (chunks) c.checkpoints = carver.take<std::byte>(checkpoint_bytes(false));
   if (chunks) c.maps = carver.take<float>(maps_floats());
   if (walks) c.incoming = carver.take<float>(inputs_.floats(inputs_.partition().rows()));
   if (transition_floats() > 0) c.transitions = carver.take<float>(transition_floats());
@@ -99,8 +101,8 @@ DeltaBackend::BackwardWorkspace DeltaBackend::backward_workspace(void *workspace
     w.checkpoints = kept.checkpoints, w.maps = kept.maps;
     w.incoming = kept.incoming, w.transitions = kept.transitions;
   }
-  if (!p.cache_chunks) w.checkpoints = carver.take<std::byte>(checkpoint_bytes());
-  w.d_checkpoints = carver.take<std::byte>(checkpoint_bytes());
+  if (!p.cache_chunks) w.checkpoints = carver.take<std::byte>(checkpoint_bytes(false));
+  w.d_checkpoints = carver.take<std::byte>(checkpoint_bytes(true));
   const int64_t of_head = p.batch * p.tokens;
   const auto stage = [&](int32_t heads, int32_t dim, bool of_value) {
     if (!is_staged(choices_.left, p.heads, heads, of_value)) return static_cast<float *>(nullptr);

@@ -90,7 +90,7 @@ class DeltaBackend final : public CudaBackend {
   };
   ForwardWorkspace forward_workspace(void *workspace, void *cache) const;
   BackwardWorkspace backward_workspace(void *workspace, const void *cache) const;
-  int64_t checkpoint_bytes() const;
+  int64_t checkpoint_bytes(bool back) const;
   int64_t maps_floats() const;
   int64_t transition_floats() const {
     return tables_.passes_through() ? problem_.runs * map_.transition_floats() : 0;

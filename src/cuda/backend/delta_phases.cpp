@@ -15,6 +15,7 @@ gpu::DeltaForward DeltaBackend::forward_pass(const ForwardBuffers &b, const Forw
   gpu::DeltaForward pass = delta_forward_pass(inputs_, tables_.runs(false).span(), b);
   pass.segments = tables_.segments().data();
   pass.spacing = choices_.spacing;
+  pass.own_checkpoints = choices_.own_checkpoints;
   pass.in_halves = in_halves_;
   pass.edge_state = b.final_state;
   pass.checkpoints = w.checkpoints;
@@ -129,6 +130,7 @@ gpu::DeltaReversed DeltaBackend::reversed_pass(const BackwardBuffers &b, const B
   gpu::DeltaReversed pass = delta_reversed_pass(inputs_, tables_.runs(true).span(), b);
   pass.segments = tables_.segments().data();
   pass.spacing = choices_.spacing;
+  pass.own_checkpoints = choices_.own_checkpoints;
   pass.in_halves = in_halves_ && problem_.cache_chunks;  // else walks forward take the workspace in between
   pass.d_edge_state = b.d_initial_state;
   pass.edge_adds = b.adds(LASP_ADD_D_INITIAL_STATE);
@@ -145,6 +147,7 @@ gpu::DeltaGradients DeltaBackend::gradients_pass(const BackwardBuffers &b, const
       delta_gradients_pass(inputs_, tables_.stretches().span(), b, w.staged, left(walked_once));
   pass.segments = tables_.segments().data();
   pass.spacing = choices_.spacing;
+  pass.own_checkpoints = choices_.own_checkpoints;
   pass.checkpoints = w.checkpoints;
   pass.d_checkpoints = w.d_checkpoints;
   pass.workspace = w.gradients;

@@ -21,6 +21,7 @@ Pass backward_pass(const PlanInputs &inputs, const RunSpan &runs, const Backward
   pass.k = inputs.k_of(b.k);
   pass.v = inputs.v_of(b.v);
   pass.d_o = inputs.do_of(b.d_o);
+  pass.exact = inputs.has_wide_gradients();
   return pass;
 }
 
@@ -66,7 +67,11 @@ DeltaChoices choose_sets(const PlanInputs &inputs, const KernelFinder &kernels) 
   made.forward = chosen(kernels.delta(delta_forward_pass(inputs, {}, forward), kMma, &why));
   if (!p.backward) return made;
   made.reversed = chosen(kernels.delta(delta_reversed_pass(inputs, {}, backward), kMma, &why));
-  made.gradients = chosen(kernels.delta(delta_gradients_pass(inputs, {}, backward, staged, made.left), kMma, &why));
+  if (made.forward != kMma || made.reversed != kMma) return made;
+  gpu::DeltaGradients gradients = delta_gradients_pass(inputs, {}, backward, staged, made.left);
+  gradients.own_checkpoints = true;
+  made.gradients = chosen(kernels.delta(gradients, kMma, &why));
+  made.own_checkpoints = made.gradients == kMma;
   return made;
 }
 
@@ -129,7 +134,6 @@ gpu::DeltaGradients delta_gradients_pass(const PlanInputs &inputs, const RunSpan
     pass.adds[i] = !waits && adds;
     *to[i] = waits ? inputs.by_output_head(staged[i], i == 2 ? p.heads : left.heads, tensor.dim) : tensor;
   }
-  pass.exact = inputs.has_wide_gradients();
   pass.d_g = b.d_decay;
   pass.d_g_strides = inputs.strides(p.d_decay_layout);
   pass.d_g_float32 = p.d_decay_dtype == DType::kFloat32;

@@ -20,13 +20,15 @@ struct DeltaChoices {
                  gradients = gpu::KernelSet::kGeneric;
   std::string why_not;            // the tensor cores, in the last of them that does without
   int32_t spacing = 0;            // tokens between checkpoints
+  bool own_checkpoints = false;   // DeltaInputs
   LeftGradients left, left_once;  // the latter by one walk back, where passes have that
 
   // For lasp_plan_describe.
   std::string describe(int32_t compute_capability, bool backward) const;
 };
 
-// For each launch the set that serves it; but kHopper, whose checkpoints no other set reads, for all or none.
+// For each launch the set that serves it. But kHopper, whose checkpoints no other set reads, for all or none; and
+// kMma for gradients only where it serves both walks.
 DeltaChoices make_delta_choices(const PlanInputs &inputs, const KernelFinder &kernels);
 
 // Passes over `runs` with the plan's tensors, and without states and workspace. `staged`: where those

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../../../kernels/delta/passes.h"
+#include "../../../kernels/mma/delta_kept.h"
 #include "delta_fast_cases.h"
 #include "delta_fast_errors.h"
 #include "delta_fast_problem.h"
@@ -78,12 +79,17 @@ bool run_case(Case c) {
   const Rows of_v = p.rows_of(p.v);
   const int64_t states = int64_t(c.runs.size()) * c.heads, of_state = p.of_state(), of_map = int64_t{kDim} * kDim;
   const std::vector<float> no_states(states * of_state, NAN), no_maps(states * of_map, NAN);
-  const int32_t words = set == KernelSet::kMma ? 2 : 1;  // of 16 bits, of an element that is kept
-  const std::vector<uint16_t> none_kept(size_t(checkpoints * c.heads * of_state * words), kNan);
-  DeviceCopy o(std::vector<uint16_t>(p.elements(of_v), kNan)), out(no_states), edge(no_states), leaving(no_states),
-      transition(no_maps), kept(none_kept);
+  const auto fill = [&](DeltaInputs &pass) {
+    d.fill(pass);
+    pass.own_checkpoints = set == KernelSet::kMma, pass.exact = c.exact;
+  };
   DeltaForward f;
-  d.fill(f);
+  fill(f);
+  const auto none_kept = [&](bool back) {
+    return std::vector<uint16_t>(size_t(checkpoints * delta_checkpoint_bytes(set, f, back)) / 2, kNan);
+  };
+  DeviceCopy o(std::vector<uint16_t>(p.elements(of_v), kNan)), out(no_states), edge(no_states), leaving(no_states),
+      transition(no_maps), kept(none_kept(false));
   f.o = d.tensor(o, of_v);
   f.state_in = c.state ? static_cast<const float *>(d.state.data) : nullptr;
   f.state_out = static_cast<float *>(out.data), f.edge_state = static_cast<float *>(edge.data);
@@ -100,9 +106,9 @@ bool run_case(Case c) {
   check(launch_delta_forward(set, f, nullptr), "launch");
   check(cudaDeviceSynchronize(), c.name);
 
-  DeviceCopy d_out(no_states), d_edge(no_states), d_leaving(no_states), d_kept(none_kept);
+  DeviceCopy d_out(no_states), d_edge(no_states), d_leaving(no_states), d_kept(none_kept(true));
   DeltaReversed b;
-  d.fill(b);
+  fill(b);
   b.d_o = d.tensor(d.d_o, of_v);
   b.d_state_in = c.state ? static_cast<const float *>(d.d_state.data) : nullptr;
   b.d_state_out = static_cast<float *>(d_out.data), b.d_edge_state = static_cast<float *>(d_edge.data);
@@ -128,10 +134,9 @@ bool run_case(Case c) {
   DeviceCopy d_g(std::vector<float>(p.g.size(), NAN)), d_beta(std::vector<float>(p.beta.size(), NAN)),
       of_stretches(stretches);
   DeltaGradients x;
-  d.fill(x);
+  fill(x);
   x.runs = static_cast<const Run *>(of_stretches.data), x.num_runs = int64_t(stretches.size());
   x.d_o = b.d_o;
-  x.exact = c.exact;
   const bool wide_g = c.decay_dtype == DType::kFloat32;
   x.d_g = c.decay == Decay::kNone ? nullptr : d_g.data, x.d_beta = d_beta.data;
   x.d_g_strides = x.g_strides, x.d_beta_strides = x.beta_strides;
@@ -211,9 +216,14 @@ bool run_case(Case c) {
     const auto d_out_found = d_out.get<float>(), d_edge_found = d_edge.get<float>(),
                d_leaving_found = d_leaving.get<float>();
     const auto o_found = o.get<uint16_t>(), kept_found = kept.get<uint16_t>();
-    const bool wide = set == KernelSet::kMma;
-    const auto kept_wide = wide ? kept.get<float>() : std::vector<float>(),
-               d_kept_wide = wide ? d_kept.get<float>() : std::vector<float>();
+    // Where in what is kept an element of a state lies.
+    const auto kept_at = [&](bool back, int64_t checkpoint, int32_t h, int64_t element) {
+      if (set != KernelSet::kMma) return (checkpoint * c.heads + h) * of_state + element;
+      const int64_t row = element / c.columns, column = element % c.columns;
+      return mma_delta::kept_at(f, back, checkpoint, h) / 2 + column / 8 * mma_delta::kept_columns(f, back) / 2 +
+             row / 8 * (mma_delta::kMatrix / 2) + column % 8 * 8 + row % 8;
+    };
+    const double kept_scale = set == KernelSet::kMma ? f.scale : 1;  // of gradients
     const auto out_found = out.get<float>(), edge_found = edge.get<float>(), m_found = transition.get<float>(),
                leaving_found = leaving.get<float>();
     // What is promised by beta is so of keys of length 1.
@@ -273,11 +283,13 @@ bool run_case(Case c) {
         }
         for (size_t n = 0; n < a.checkpoints.size() / of_state; ++n)
           for (int64_t i = 0; i < of_state; ++i) {
-            const size_t from = ((run.checkpoint + n) * c.heads + h) * of_state + i, right = n * of_state + i;
+            const size_t right = n * of_state + i;
+            const auto at_checkpoint = int64_t{run.checkpoint} + int64_t(n);
             if (!round.once)
-              errors.add("dkept", wide ? 3e-4 : 4e-3, wide ? d_kept_wide[from] : widen(c.dtype, d_kept_found[from]),
+              errors.add("dkept", 4e-3,
+                         kept_scale * widen(c.dtype, d_kept_found[kept_at(true, at_checkpoint, h, i)]),
                          a.d_checkpoints[right]);
-            errors.add("kept", wide ? 3e-4 : 3e-3, wide ? kept_wide[from] : widen(c.dtype, kept_found[from]),
+            errors.add("kept", 3e-3, widen(c.dtype, kept_found[kept_at(false, at_checkpoint, h, i)]),
                        a.checkpoints[right]);
           }
       }

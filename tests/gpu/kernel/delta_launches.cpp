@@ -86,9 +86,6 @@ DeltaResults launch_delta(const DeltaProblem &p) {
   const DeviceCopy edge(state_memory(r.kFinal)), leaving(state_memory(r.kLeaving)),
       transition(state_memory(r.kTransition)), d_edge(state_memory(r.kDInitial)),
       d_leaving(state_memory(r.kDLeaving));
-  const size_t kept = size_t(p.checkpoints * c.heads * p.state_size());
-  const DeviceCopy checkpoints(nans(kept)), d_checkpoints(nans(kept));
-
   DeltaInputs inputs;
   inputs.batch = p.kRows, inputs.tokens = p.kTokens, inputs.heads = c.heads, inputs.dtype = c.dtype;
   inputs.decay = c.decay, inputs.decay_dtype = head_decay ? DType::kFloat32 : c.decay_dtype;
@@ -96,6 +93,11 @@ DeltaResults launch_delta(const DeltaProblem &p) {
   inputs.q = q, inputs.k = k, inputs.v = v;
   inputs.beta = beta.data(), inputs.beta_strides = beta.strides();
   inputs.segments = static_cast<const Segment *>(segments.data);
+  inputs.own_checkpoints = c.gradients == KernelSet::kMma;
+  const auto kept = [&](bool back) {
+    return nans(size_t(p.checkpoints * delta_checkpoint_bytes(c.forward, inputs, back)) / 4);
+  };
+  const DeviceCopy checkpoints(kept(false)), d_checkpoints(kept(true));
   const auto with_runs = [&](const DeviceMemory &runs, size_t count) {
     inputs.runs = static_cast<const Run *>(runs.data), inputs.num_runs = int64_t(count);
   };
@@ -207,8 +209,6 @@ DeltaTimer::DeltaTimer(KernelSet set, int64_t batch, int32_t heads, int64_t toke
     segments.push_back(segment), runs.push_back(run);
   }
   segments_.emplace(segments), runs_.emplace(runs), stretches_.emplace(stretches);
-  const size_t states = stretches.size() * size_t(heads) * size_t(dim) * size_t(dim) * 4;
-  checkpoints_.emplace(states), d_checkpoints_.emplace(states);
   for (const DeviceMemory *x : {&q_, &k_, &v_, &d_o_}) fill_random(*x);
   std::vector<float> gates(g_.bytes / 4), betas(beta_.bytes / 4);
   for (size_t i = 0; i < gates.size(); ++i) gates[i] = -0.01f * float(i % 7);
@@ -221,6 +221,11 @@ DeltaTimer::DeltaTimer(KernelSet set, int64_t batch, int32_t heads, int64_t toke
   inputs_.beta = beta_.data, inputs_.beta_strides = {tokens * heads, heads, 1};
   inputs_.q = tensor(q_), inputs_.k = tensor(k_), inputs_.v = tensor(v_);
   inputs_.segments = static_cast<const Segment *>(segments_->data);
+  inputs_.own_checkpoints = set == KernelSet::kMma;
+  const auto kept = [&](bool back) {
+    return stretches.size() * size_t(delta_checkpoint_bytes(set, inputs_, back));
+  };
+  checkpoints_.emplace(kept(false)), d_checkpoints_.emplace(kept(true));
   DeltaForward forward{inputs_};
   DeltaReversed reversed{inputs_};
   DeltaGradients gradients{inputs_};
