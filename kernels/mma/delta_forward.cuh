@@ -160,7 +160,9 @@ __global__ void __launch_bounds__(threads_of_block(kSplit), kRows > 128 || kSpli
   const int32_t of_states = blocks_of_columns(p.v.dim, kSplit),
                 slices = of_states + (p.transition ? blocks_of_columns(p.k.dim, kSplit) : 0);
   __shared__ Place place;  // not in registers, of which a walk has none to spare
+  __shared__ uint64_t barriers[Chunks<kRows, kSplit>::kBarriers];
   if (threadIdx.x == 0) {
+    Chunks<kRows, kSplit>::begin_barriers(shared_address(barriers));
     place.start(p, first + blockIdx.x, slices);
     place.transition = place.slice >= of_states;
     place.outputs = p.o.data != nullptr && !place.transition;
@@ -178,7 +180,7 @@ __global__ void __launch_bounds__(threads_of_block(kSplit), kRows > 128 || kSpli
 
   const uint32_t memory = shared_address(shared);
   const Copies<kRows, kSplit> copies{p, place, slots, p.v};
-  const Chunks<kRows, kSplit> chunks{copies, memory, stages, false};
+  const Chunks<kRows, kSplit> chunks{copies, memory, shared_address(barriers), stages, false};
   if (kSplit > 1 && threadIdx.x >= kThreads) return chunks.copy();
   chunks.begin();
   ForwardWalk<T, kRows, kDecay, kSplit> walk(p, place, memory + stages * S::kBytes);

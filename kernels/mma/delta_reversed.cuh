@@ -141,7 +141,9 @@ __global__ void __launch_bounds__(threads_of_block(kSplit), kRows > 128 || kSpli
   extern __shared__ __align__(16) char shared[];
   const int32_t slices = blocks_of_columns(p.d_o.dim, kSplit);
   __shared__ Place place;
+  __shared__ uint64_t barriers[Chunks<kRows, kSplit>::kBarriers];
   if (threadIdx.x == 0) {
+    Chunks<kRows, kSplit>::begin_barriers(shared_address(barriers));
     place.start(p, first + blockIdx.x, slices);
     place.outputs = true;
     place.slow = !begins_on_piece(p.k.data) || !begins_on_piece(p.d_o.data) || !begins_on_piece(p.q.data);
@@ -154,7 +156,7 @@ __global__ void __launch_bounds__(threads_of_block(kSplit), kRows > 128 || kSpli
   if (place.chunks == 0) return;
   const uint32_t memory = shared_address(shared);
   const Copies<kRows, kSplit> copies{p, place, slots, p.d_o};
-  const Chunks<kRows, kSplit> chunks{copies, memory, stages, true};
+  const Chunks<kRows, kSplit> chunks{copies, memory, shared_address(barriers), stages, true};
   if (kSplit > 1 && threadIdx.x >= kThreads) return chunks.copy();
   chunks.begin();
   ReversedWalk<T, kRows, kDecay, kSplit> walk(p, place, slots, memory + stages * S::kBytes);

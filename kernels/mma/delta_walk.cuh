@@ -113,27 +113,41 @@ struct Copies {
 // on a quarter of a multiprocessor, a warp hides nothing.
 template <int kRows, int kSplit>
 struct Chunks {
+  static constexpr int kBarriers = 2 * kMostStages;
   const Copies<kRows, kSplit> &copies;
-  const uint32_t memory;
+  const uint32_t memory, barriers;
   const int stages;
   const bool back;
 
-  __device__ __forceinline__ uint32_t stage_of(int n) const { return memory + n % stages * Stage<kRows>::kBytes; }
-  __device__ __forceinline__ int chunk_of(int n) const { return back ? copies.place.chunks - 1 - n : n; }
-  // Barriers: chunk n is there; or has been read, if a later one needs its place.
-  __device__ __forceinline__ int full(int n) const { return 3 + n % stages; }
-  __device__ __forceinline__ int empty(int n) const { return 3 + kMostStages + n % stages; }
-  static __device__ __forceinline__ void wait(int barrier) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(2 * kThreads) : "memory");
+  // By one thread, before all others begin. Each thread arrives for itself, as the race checker understands it.
+  static __device__ __forceinline__ void begin_barriers(uint32_t barriers) {
+    if constexpr (kSplit > 1)
+      for (int i = 0; i < kBarriers; ++i)
+        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barriers + 8 * i), "r"(kThreads) : "memory");
   }
-  static __device__ __forceinline__ void arrive(int barrier) {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(2 * kThreads) : "memory");
+  static_assert(kMostStages == 2);
+  __device__ __forceinline__ int place_of(int n) const { return stages > 1 ? n % 2 : 0; }
+  __device__ __forceinline__ int use_of(int n) const { return stages > 1 ? n / 2 : n; }  // of that place
+  __device__ __forceinline__ uint32_t stage_of(int n) const { return memory + place_of(n) * Stage<kRows>::kBytes; }
+  __device__ __forceinline__ int chunk_of(int n) const { return back ? copies.place.chunks - 1 - n : n; }
+  // Chunk n is there; has been read, if a later one needs its place.
+  __device__ __forceinline__ uint32_t full(int n) const { return barriers + 8 * place_of(n); }
+  __device__ __forceinline__ uint32_t empty(int n) const { return full(n) + 8 * kMostStages; }
+  static __device__ __forceinline__ void arrive(uint32_t barrier) {
+    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
+  }
+  __device__ __forceinline__ void wait(uint32_t barrier, int n) const {
+    for (int done = 0; done == 0;)
+      asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+                   : "=r"(done)
+                   : "r"(barrier), "r"(use_of(n) & 1)
+                   : "memory");
   }
 
   // By the threads that only copy.
   __device__ __forceinline__ void copy() const {
     for (int n = 0; n < copies.place.chunks; ++n) {
-      if (n >= stages) wait(empty(n));
+      if (n >= stages) wait(empty(n), n - stages);
       copies.load(stage_of(n), chunk_of(n), true);
       mma::copies_wait<0>();
       arrive(full(n));
@@ -149,7 +163,7 @@ struct Chunks {
     for (int n = 0; n < copies.place.chunks; ++n) {
       const uint32_t stage = stage_of(n);
       if constexpr (kSplit > 1) {
-        wait(full(n));
+        wait(full(n), n);
         walk.take_chunk(stage, chunk_of(n));
         if (n + stages < copies.place.chunks) arrive(empty(n));
       } else {
