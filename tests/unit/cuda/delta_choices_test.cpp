@@ -92,7 +92,8 @@ TEST(DeltaChoices, HopperForAllLaunchesOrNone) {
   for (const char **refusal : {&c.kernels.forward, &c.kernels.reversed, &c.kernels.gradients}) {
     *refusal = "want it otherwise";
     EXPECT_EQ(c.made().forward, refusal == &c.kernels.forward ? kGeneric : kMma);
-    EXPECT_EQ(c.made().gradients, refusal == &c.kernels.gradients ? kGeneric : kMma);
+    EXPECT_EQ(c.made().gradients, kGeneric);  // which of kMma need both walks by it
+    EXPECT_FALSE(c.made().own_checkpoints);
     EXPECT_EQ(c.made().spacing, 64);
     EXPECT_EQ(c.made().why_not, "want it otherwise");
     c.problem.backward = false;
@@ -104,13 +105,14 @@ TEST(DeltaChoices, HopperForAllLaunchesOrNone) {
   expect_all(kHopper);
 }
 
-// Checkpoints of kMma are those of the general kernels, which go on from there.
+// Checkpoints of kMma are its own, or those of the general kernels, which go on from there.
 TEST(DeltaChoices, TensorCoresFromEightOn) {
   using enum gpu::KernelSet;
   for (const int32_t capability : {80, 86, 89, 100, 120}) {
     const DeltaChoices made = DeltaCase(DType::kBFloat16, capability).made();
     for (const gpu::KernelSet launch : {made.forward, made.reversed, made.gradients})
       EXPECT_EQ(launch, kMma) << capability;
+    EXPECT_TRUE(made.own_checkpoints);
     EXPECT_EQ(made.left.heads, 4);
     EXPECT_EQ(made.spacing, 64);
     EXPECT_EQ(made.describe(80, true),
@@ -133,6 +135,7 @@ TEST(DeltaChoices, TensorCoresFromEightOn) {
   small.problem.head_dim_k = 256;
   EXPECT_EQ(small.made().reversed, kMma);
   EXPECT_EQ(small.made().gradients, kGeneric);
+  EXPECT_FALSE(small.made().own_checkpoints);
   EXPECT_EQ(
       small.made().describe(86, true),
       "CUDA, compute capability 8.6: tensor-core kernels of the delta rule for outputs and gradients of states, "

@@ -205,6 +205,8 @@ TEST(KernelTable, SaysOfTheDeltaRuleWhatItsKernelsSay) {
                       gpu::delta_reversed_refusal(kSet, delta_pass<gpu::DeltaReversed>(decay, k, v, type)));
           expect_same(kDeltaGradients, gpu::delta_gradients_refusal(kSet, gradients));
           constexpr gpu::KernelSet kMma = gpu::KernelSet::kMma;
+          EXPECT_NE(gpu::delta_gradients_refusal(kMma, gradients), nullptr);  // from other walks' checkpoints
+          gradients.own_checkpoints = true;
           const KernelShape ampere = {decay, k, v, type, 80};
           EXPECT_EQ(find_kernel(kDeltaForward, ampere)->set == kMma,
                     gpu::delta_forward_refusal(kMma, delta_pass<gpu::DeltaForward>(decay, k, v, type)) == nullptr)
