@@ -125,7 +125,7 @@ constexpr KernelRow kRows[] = {
     {kDeltaReversed, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_reversed.cu", "reversed_channel", "segments x H x V / 64", "256", 175, "175", 246},
     {kDeltaReversed, kMma, kNotPerChannel, k16sTo256, k16s, k16Bit, 80, kNewest,  //
-     "mma/delta_reversed.cuh", "reversed", "segments x H x V / 64, or V / 32", "128 or 256", 97.75, "203.5", 255},
+     "mma/delta_reversed.cuh", "reversed", "segments x H x V / 64, or V / 32", "128 or 256", 97.75, "203.5", 251},
     {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 186},
@@ -134,9 +134,9 @@ constexpr KernelRow kRows[] = {
     {kDeltaGradients, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_walk_back.cu", "walk_back", "stretches of 256 or 512 tokens x H", "384", 215.8, "215.8", 168},
     {kDeltaGradients, kMma, kNotPerChannel, k16sTo128, k16s, k16Bit, 80, kNewest,  //
-     "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 89.53, "116.3", 225},
+     "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 89.53, "116.3", 220},
     {kDeltaGradients, kMma, kNotPerChannel, k16sFrom144To256, k16s, k16Bit, 80, kNewest,  //
-     "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 127.3, "184.3", 222},
+     "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 127.3, "184.3", 229},
     {kDeltaGradients, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 176},
 };
