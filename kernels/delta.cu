@@ -95,7 +95,7 @@ int launch_delta_reversed(KernelSet set, const DeltaReversed &pass, Stream strea
   return delta::launch_reversed(delta::ReversedWalk{p}, stream);
 }
 
-// Both walks once more, over all stretches at once, then the gradients of each.
+// The general kernels: both walks once more, over all stretches at once, then the gradients of each.
 int launch_delta_gradients(KernelSet set, const DeltaGradients &p, Stream stream) {
   if (set == KernelSet::kHopper) return delta_hopper::run_gradients(p, stream);
   if (set == KernelSet::kMma) return mma_delta::run_gradients(p, stream);

@@ -66,7 +66,8 @@ struct DeltaInputs : PassInputs {
   int32_t spacing = 256;  // tokens between checkpoints, of kHopper; the others have 64
   // Of all launches of a plan whose gradients are by kMma: walks leave for these what they know of each chunk.
   bool own_checkpoints = false;
-  // Gradients that are float32 were never rounded to less; else a set may round d_v on its way.
+  // Gradients that are float32 were never rounded to less; else a set may round d_v on its way, also one that is
+  // added. The same in DeltaReversed, DeltaGradients and delta_checkpoint_bytes().
   bool exact = false;
   Tensor q = {}, k = {}, v = {};
   const void *beta = nullptr;  // [B, T, H]

@@ -61,7 +61,7 @@ struct Place {
   }
 };
 
-// The chunks of a walk on their way to shared memory, by all threads.
+// The chunks of a walk on their way to shared memory, by kThreads threads.
 template <int kRows, int kSplit = 1>
 struct Copies {
   using S = Stage<kRows>;
