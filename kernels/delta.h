@@ -9,7 +9,8 @@
 //
 //   DeltaForward    outputs, states, and what a run does to the state that enters it
 //   DeltaReversed   the gradients of states, from a run's last token to its first
-//   DeltaGradients  every gradient of a stretch of tokens, from the states at its two ends; stretches do not meet.
+//   DeltaGradients  every gradient of a stretch of tokens, from the states at its two ends (and, by kMma, from what
+//                   else the walks have kept of it); stretches do not meet.
 //                   Or the reversed walk finds them on its way (delta_walks_once)
 //
 // Rules for all: a run of length 0 and a segment with num_runs 0 are skipped (tables may have empty entries, at any
@@ -66,9 +67,6 @@ struct DeltaInputs : PassInputs {
   int32_t spacing = 256;  // tokens between checkpoints, of kHopper; the others have 64
   // Of all launches of a plan whose gradients are by kMma: walks leave for these what they know of each chunk.
   bool own_checkpoints = false;
-  // Gradients that are float32 were never rounded to less; else a set may round d_v on its way, also one that is
-  // added. The same in DeltaReversed, DeltaGradients and delta_checkpoint_bytes().
-  bool exact = false;
   Tensor q = {}, k = {}, v = {};
   const void *beta = nullptr;  // [B, T, H]
   DType beta_dtype = DType::kFloat32;
@@ -134,9 +132,10 @@ struct DeltaGradients : DeltaInputs {
   Tensor d_o = {};
   // Of H heads, or of fewer where the kernel sums groups itself (delta_gradients_refusal says whether). `staged`:
   // d_q, d_k and d_v are float32 whatever `dtype` is. `adds`: they join what is there, in float32 and with one
-  // rounding.
+  // rounding. `exact`: what is float32 was never rounded to less; else a set may round d_v on its way.
   Tensor d_q = {}, d_k = {}, d_v = {};
   bool staged[3] = {}, adds[3] = {};  // d_q, d_k, d_v
+  bool exact = false;
   // [B, T, H] or [B, T, H, K] in decay_dtype, or in float32; per head [H] in float32. Null: not
   // wanted.
   void *d_g = nullptr;

@@ -27,7 +27,8 @@ struct Gradients : GradientTiles<T, kMore> {
   using Tiles::p, Tiles::place, Tiles::memory, Tiles::shared, Tiles::thread, Tiles::lane, Tiles::warp, Tiles::group,
       Tiles::stages;
 
-  // dv of the warp's tokens and 16 columns from the left operand z, and what rounding took from it.
+  // dv of the warp's tokens and 16 columns from the left operand z; where it is not just rounded to 16 bits, also
+  // from what rounding took from Z.
   __device__ __forceinline__ void store_written(const uint32_t (&z)[4], int column_first) const {
     if (column_first >= p.v.dim) return;
     const Result<T> to{p.d_v, p.staged[2], p.adds[2]};
@@ -36,7 +37,7 @@ struct Gradients : GradientTiles<T, kMore> {
     for (int i = 0; i < 4; ++i) {
       const int t = 16 * warp + lane / 4 + i % 2 * 8, column = i / 2 * 8 + lane % 4 * 2;
       float2 x = unpack<T>(z[i]);
-      if (p.exact) {
+      if (p.staged[2] || p.adds[2]) {
         const int matrix = p.k.dim / 8 + kTokens8 + 2 * warp + i % 2;
         const char *const rest = kept(true) + (column_first / 8 + i / 2) * kept_columns(p, true);
         uint32_t pair = *reinterpret_cast<const uint32_t *>(rest + matrix * kMatrix + 4 * lane);
@@ -49,7 +50,8 @@ struct Gradients : GradientTiles<T, kMore> {
     }
   }
 
-  // Adds to x, y, w and, with the first rows of K, to scores the products over 64 columns of V from `first` on.
+  // Adds to x, y, w and, with the first rows of K, to scores the products over 64 columns of V from `first` on;
+  // then also stores dv of these columns.
   __device__ __forceinline__ void multiply_slice(uint32_t stage, int first_row, int first, Tokens &scores,
                                                  Tokens &x, Tokens &y, Tokens &w) const {
     const bool first_rows = !kMore || first_row == 0;
@@ -233,7 +235,7 @@ struct Gradients : GradientTiles<T, kMore> {
     float *const pairs = reinterpret_cast<float *>(memory + M::kPairs), *const of_quarters =
                                                                             reinterpret_cast<float *>(memory +
                                                                                                       M::kQuarters);
-    {  // over i >= t, of token j: in a quarter of the chunk, and of it all
+    {  // over i >= t, of token j: running sums in each quarter of the chunk, and the quarter's total
       const int j = thread % kChunk, end = (thread / kChunk + 1) * kQuarter;
       float sum = 0;
 #pragma unroll
@@ -284,7 +286,7 @@ struct Gradients : GradientTiles<T, kMore> {
       }
   }
 
-  // dq and dk of 128 rows of K, and what these have in dg. With the first of them also P, R and d_beta.
+  // dq and dk of 128 rows of K, and what these have in dg. With the first of them also P, R, d_beta and dv.
   __device__ __forceinline__ void find_rows(int first_row, Tokens &scores, float &through) const {
     const bool first_rows = !kMore || first_row == 0;
     Tokens x = {}, y = {}, w = {};

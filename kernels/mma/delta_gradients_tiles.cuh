@@ -22,16 +22,16 @@ struct GradientTiles {
   __device__ __forceinline__ int row(int i) const { return 16 * warp + lane / 4 + i / 2 * 8; }  // of element i
   __device__ __forceinline__ int column(int n, int i) const { return 8 * n + lane % 4 * 2 + i % 2; }
 
-  static constexpr int kOutputsAtOnce = kGradientThreads / 8, kKeysAtOnce = kGradientThreads / 16;  // tokens
-  // 64 columns of do, from column `first` on.
-  __device__ __forceinline__ void copy_outputs(uint32_t to, int first) const {
-    const int piece = thread % 8;
-    const char *const from = tokens_of(p.d_o) + 2 * (thread / 8 * p.d_o.strides.token + first + 8 * piece);
-    delta_hopper::copy_pieces<kChunk / kOutputsAtOnce>(place.slow, [&](int i, auto copy) {
-      const int token = i * kOutputsAtOnce + thread / 8;
-      const bool there = token < place.run.length && first + 8 * piece < p.v.dim;
-      copy(to + token * kNarrow + 16 * piece,
-           there ? from + 2 * i * kOutputsAtOnce * p.d_o.strides.token : p.d_o.data, there);
+  // Of a tensor's tokens 8 kPieces columns from `first` on; `row` bytes from token to token.
+  template <int kPieces>
+  __device__ __forceinline__ void copy_columns(uint32_t to, int row, const Tensor &t, int first) const {
+    constexpr int kAtOnce = kGradientThreads / kPieces;  // tokens
+    const int piece = thread % kPieces;
+    const char *const from = tokens_of(t) + 2 * (thread / kPieces * t.strides.token + first + 8 * piece);
+    delta_hopper::copy_pieces<kChunk / kAtOnce>(place.slow, [&](int i, auto copy) {
+      const int token = i * kAtOnce + thread / kPieces;
+      const bool there = token < place.run.length && first + 8 * piece < t.dim;
+      copy(to + token * row + 16 * piece, there ? from + 2 * i * kAtOnce * t.strides.token : t.data, there);
     });
   }
   // Of 64 columns of what is kept kCount matrices each, from `matrix` on; zeros from `end` on.
@@ -51,19 +51,9 @@ struct GradientTiles {
     return static_cast<const char *>(t.data) +
            2 * offset_of(t, place.run.row, place.run.begin, place.head, p.heads);
   }
-  // 128 columns of k or q.
-  __device__ __forceinline__ void copy_rows(int to, const Tensor &t, int first) const {
-    const int piece = thread % 16;
-    const char *const from = tokens_of(t) + 2 * (thread / 16 * t.strides.token + first + 8 * piece);
-    delta_hopper::copy_pieces<kChunk / kKeysAtOnce>(place.slow, [&](int i, auto copy) {
-      const int token = i * kKeysAtOnce + thread / 16;
-      const bool there = token < place.run.length && first + 8 * piece < t.dim;
-      copy(shared + to + token * M::kWide + 16 * piece,
-           there ? from + 2 * i * kKeysAtOnce * t.strides.token : t.data, there);
-    });
-  }
   __device__ __forceinline__ void copy_keys(int first) const {
-    copy_rows(M::kK, p.k, first), copy_rows(M::kQ, p.q, first);
+    copy_columns<kMostRows / 8>(shared + M::kK, M::kWide, p.k, first);
+    copy_columns<kMostRows / 8>(shared + M::kQ, M::kWide, p.q, first);
     mma::copies_commit();
   }
   // What is kept: forward, back.
@@ -78,7 +68,7 @@ struct GradientTiles {
   __device__ __forceinline__ void copy_slice(uint32_t stage, int first_row, int first) const {
     const int matrices = p.k.dim / 8;
     const int32_t columns = kept_columns(p, false), columns_back = kept_columns(p, true);
-    copy_outputs(stage + M::kDO, first);
+    copy_columns<kSlice / 8>(stage + M::kDO, kNarrow, p.d_o, first);
     copy_matrices<kTokens8>(stage + M::kE, kept(false), columns, first, matrices, matrices + kTokens8);
     copy_matrices<kTokens8>(stage + M::kZ, kept(true), columns_back, first, matrices, matrices + kTokens8);
     copy_matrices<kMostRows / 8>(stage + M::kState, kept(false), columns, first, first_row / 8, matrices);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "delta_kept.h"
-#include "delta_walk.cuh"
+#include "delta_partner.cuh"
 
 namespace lasp::gpu::mma_delta {
 
@@ -23,8 +23,8 @@ struct Keeper {
     to = static_cast<char *>(kept) + kept_at(p, back, int64_t{place.run.checkpoint} + chunk, place.head) +
          first / 8 * columns + 4 * (this_thread() % 32);
   }
-  // numbers(i, e): of matrix `from` + i, begin <= i < end, of the lower columns or the higher ones. Column by
-  // column and in this order, for fewer registers.
+  // Of kCount matrices from `from` on those from `begin` to `end`. numbers(i, e): of matrix i and 8 columns, the
+  // lower ones or, for e = 2, the higher ones. Column by column and in this order, for fewer registers.
   template <int kCount, typename F>
   __device__ __forceinline__ void put(int from, int begin, int end, F numbers) const {
     char *at = to + from * kMatrix;
@@ -50,7 +50,7 @@ struct Keeper {
   __device__ __forceinline__ void put_tokens(const Tokens &y, int matrix, F numbers) const {
     if (!there) return;
     constexpr int kTokens = kTokens8 / kSplit;
-    const int begin = int(threadIdx.x) * kSplit / kThreads * kTokens;
+    const int begin = Partner<kSplit>::half() * kTokens;
     put<kTokens8>(matrix, begin, begin + kTokens, [&](int i, int e) { return numbers(y[i][e], y[i][e + 1]); });
   }
   template <typename T>
@@ -63,7 +63,7 @@ struct Keeper {
   }
 };
 
-// A chunk's factors, by all threads.
+// A chunk's factors, by the threads that walk.
 __device__ __forceinline__ void keep_factors(const DeltaReversed &p, const Place &place, const Slots &slots,
                                              int chunk) {
   const int at = 16 * this_thread();

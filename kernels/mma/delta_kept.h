@@ -1,10 +1,10 @@
 // What walks of the delta rule by mma.sync keep of a chunk and head for its gradients
 // (DeltaInputs::own_checkpoints), in 16 bits: forward the state before it and E; back R, the gradient of the state
-// after it, and Z, both over `scale`. Where `exact`, a walk back also keeps what rounding took from Z.
+// after it, and Z, both over `scale`, and what rounding took from Z, for a dv that must not be rounded twice.
 //
 // It is made of 8 x 8 matrices of 128 bytes, as a warp has them in its accumulators: a row is a column of V, with 8
-// rows of K or 8 tokens. Of 8 columns of V, matrices of K come first, then those of tokens. A walk back puts the
-// chunk's factors behind all.
+// rows of K or 8 tokens. Of 8 columns of V, matrices of K come first, then those of E or Z, then those of the rest
+// of Z. A walk back puts the chunk's factors behind all.
 #pragma once
 
 #include "../delta.h"
@@ -15,7 +15,7 @@ constexpr int kMatrix = 128, kKeptFactors = 1280;  // bytes
 
 // Bytes of 8 columns of V; of a chunk and head.
 constexpr int32_t kept_columns(const DeltaInputs &p, bool back) {
-  return 16 * (p.k.dim + (back && p.exact ? 2 : 1) * delta_checkpoint_tokens(KernelSet::kMma));
+  return 16 * (p.k.dim + (back ? 2 : 1) * delta_checkpoint_tokens(KernelSet::kMma));
 }
 constexpr int64_t kept_factors(const DeltaInputs &p) {  // where they lie
   return int64_t{kept_columns(p, true)} * (p.v.dim / 8);

@@ -95,7 +95,7 @@ struct ReversedWalk : StateColumns<kRows, kSplit> {
     if (keeps) {
       const Keeper<kSplit> keeper(p, place, p.d_checkpoints, n, true);
       keeper.template put_tokens<T>(y);
-      if (p.exact) keeper.template put_rest<T>(y);
+      keeper.template put_rest<T>(y);
       if (place.slice == 0) keep_factors(p, place, slots, n);
     }
     // R' = 2^G_C R + (2^G q)^T do - (2^G k)^T dv, dv = beta Z: the sum by tensor cores, its addition in float32.

@@ -61,7 +61,8 @@ struct Place {
   }
 };
 
-// The chunks of a walk on their way to shared memory, by kThreads threads.
+// The chunks of a walk on their way to shared memory, by kThreads threads: all of a block, or those that
+// only copy.
 template <int kRows, int kSplit = 1>
 struct Copies {
   using S = Stage<kRows>;

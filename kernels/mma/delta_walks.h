@@ -5,8 +5,8 @@
 
 namespace lasp::gpu::mma_delta {
 
-// An instance for so many rows of K or more: the columns of V of a block, and its bytes of shared memory, of a
-// chunk and besides. `split`: where K is above 64, two warps for 16 columns.
+// An instance for so many rows of K or more: the columns of V of a block, its bytes of shared memory, of a chunk
+// and besides, and its threads. `split`: where K is above 64, two warps for 16 columns.
 template <class Pass>
 struct WalkKernel {
   void (*function)(int64_t, Pass, delta_hopper::Slots, int stages);

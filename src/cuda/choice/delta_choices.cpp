@@ -21,7 +21,6 @@ Pass backward_pass(const PlanInputs &inputs, const RunSpan &runs, const Backward
   pass.k = inputs.k_of(b.k);
   pass.v = inputs.v_of(b.v);
   pass.d_o = inputs.do_of(b.d_o);
-  pass.exact = inputs.has_wide_gradients();
   return pass;
 }
 
@@ -134,6 +133,7 @@ gpu::DeltaGradients delta_gradients_pass(const PlanInputs &inputs, const RunSpan
     pass.adds[i] = !waits && adds;
     *to[i] = waits ? inputs.by_output_head(staged[i], i == 2 ? p.heads : left.heads, tensor.dim) : tensor;
   }
+  pass.exact = inputs.has_wide_gradients();
   pass.d_g = b.d_decay;
   pass.d_g_strides = inputs.strides(p.d_decay_layout);
   pass.d_g_float32 = p.d_decay_dtype == DType::kFloat32;

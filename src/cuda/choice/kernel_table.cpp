@@ -134,9 +134,9 @@ constexpr KernelRow kRows[] = {
     {kDeltaGradients, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_walk_back.cu", "walk_back", "stretches of 256 or 512 tokens x H", "384", 215.8, "215.8", 168},
     {kDeltaGradients, kMma, kNotPerChannel, k16sTo128, k16s, k16Bit, 80, kNewest,  //
-     "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 89.53, "116.3", 220},
+     "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 89.53, "116.3", 217},
     {kDeltaGradients, kMma, kNotPerChannel, k16sFrom144To256, k16s, k16Bit, 80, kNewest,  //
-     "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 127.3, "184.3", 229},
+     "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 127.3, "184.3", 225},
     {kDeltaGradients, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_stretches.cu", "stretches_kernel", "stretches of 64 tokens x H", "256", 77, "92.5", 176},
 };

@@ -92,7 +92,7 @@ TEST(DeltaChoices, HopperForAllLaunchesOrNone) {
   for (const char **refusal : {&c.kernels.forward, &c.kernels.reversed, &c.kernels.gradients}) {
     *refusal = "want it otherwise";
     EXPECT_EQ(c.made().forward, refusal == &c.kernels.forward ? kGeneric : kMma);
-    EXPECT_EQ(c.made().gradients, kGeneric);  // which of kMma need both walks by it
+    EXPECT_EQ(c.made().gradients, kGeneric);  // kMma finds them only after both walks of its own
     EXPECT_FALSE(c.made().own_checkpoints);
     EXPECT_EQ(c.made().spacing, 64);
     EXPECT_EQ(c.made().why_not, "want it otherwise");
