@@ -7,8 +7,8 @@ namespace {
 
 template <typename T, int kRows, bool kDecay, int kSplit>
 WalkKernel<DeltaForward> kernel_of() {
-  return {forward<T, kRows, kDecay, kSplit>, columns_of_block(kSplit), Stage<kRows>::kBytes,
-          Partner<kSplit>::kBytes, threads_of_block(kSplit)};
+  return {forward<T, kRows, kDecay, kSplit>, columns_of_block(kSplit), Stage<kRows, kSplit>::kBytes,
+          Partner<kSplit>::kBytes + Handed<kRows, kSplit>::kBytes, threads_of_block(kSplit)};
 }
 template <typename T, bool kDecay>
 WalkKernel<DeltaForward> with_rows(int32_t dim_k, bool split) {

@@ -1,25 +1,28 @@
 // The forward walk of the delta rule by mma.sync: outputs, states, checkpoints and M.
 #pragma once
 
-#include "delta_kept.cuh"
-#include "delta_partner.cuh"
+#include "delta_outputs.cuh"
 
 namespace lasp::gpu::mma_delta {
 
 template <typename T, int kRows, bool kDecay, int kSplit>
 struct ForwardWalk : StateColumns<kRows, kSplit> {
-  using S = Stage<kRows>;
+  using S = Stage<kRows, kSplit>;
   using Columns = StateColumns<kRows, kSplit>;
-  using Columns::s, Columns::kOwn, Columns::first_row;
+  using Columns::s, Columns::kOwn, Columns::first_row, Columns::own_rows;
   // With so many rows there are no registers for o while E is found.
   static constexpr bool kLate = kOwn > 128;
-  static constexpr int kPairs = kOwn > 128 ? 1 : 4;  // of 8 rows of K that sums are found of at once
+  static constexpr int kBy = kSplit > 1 ? 2 : 1;  // steps of 16 rows of K: warps have as many as that, or zeros
+  static constexpr int kPairs = kRowsAtOnce<kOwn, kSplit>;
   const DeltaForward &p;
   const Place &place;
   const Partner<kSplit> partner;
+  const Handed<kRows, kSplit> handed;
+  const bool hands;  // to warps that help
 
-  __device__ __forceinline__ ForwardWalk(const DeltaForward &pass, const Place &its, uint32_t traded)
-      : p(pass), place(its), partner{traded} {}
+  __device__ __forceinline__ ForwardWalk(const DeltaForward &pass, const Place &its, uint32_t traded,
+                                         const Handed<kRows, kSplit> &its_handed)
+      : p(pass), place(its), partner{traded}, handed(its_handed), hands(kSplit > 1 && its.helped) {}
   __device__ __forceinline__ int columns() const { return place.transition ? p.k.dim : p.v.dim; }
   __device__ __forceinline__ int slice() const {
     return place.slice - (place.transition ? blocks_of_columns(p.v.dim, kSplit) : 0);
@@ -53,19 +56,22 @@ struct ForwardWalk : StateColumns<kRows, kSplit> {
   }
 
   // E of a chunk; o = q S where it has to be found on the way.
-  __device__ __forceinline__ void find_errors(Tokens &y, Tokens &o, uint32_t stage) {
+  __device__ __forceinline__ void find_errors(Tokens &y, Tokens &o, uint32_t stage, int n) {
     const uint32_t factors = stage + S::kOfFactors, tile = stage + S::kV;
+    if (hands && n > 0) wait(handed.state_empty(), n - 1);
 #pragma unroll
     for (int step = 0; step < kOwn / 16; ++step) {
-      const int row = first_row() + 16 * step;
-      if (row >= p.k.dim) break;
+      if (step % kBy == 0 && 16 * step >= own_rows(p.k.dim)) break;
+      const int row = first_row(p.k.dim) + 16 * step;
       uint32_t high[4], low[4];
       split<T>(s[2 * step], s[2 * step + 1], high, low);
+      if (hands) store_shared_16(handed.state_at(step), uint4{high[0], high[1], high[2], high[3]});
       multiply_rows<T, kRows, true>(y, high, low, stage + S::kK, row / 16);
-      if constexpr (!kLate)
+      if constexpr (kSplit == 1 && !kLate)
         if (place.outputs) multiply_rows<T, kRows, false>(o, high, low, stage + S::kQ, row / 16);
     }
-    partner.add_all(y);
+    if (hands) arrive(handed.state_full());
+    partner.add_all(y, [](int) {});
     // Y = v - 2^G k S
 #pragma unroll
     for (int j = 0; j < kChunk / 16; ++j) {
@@ -91,22 +97,27 @@ struct ForwardWalk : StateColumns<kRows, kSplit> {
     }
   }
 
-  __device__ __forceinline__ void take_chunk(uint32_t stage, int n) {
-    const uint32_t factors = stage + S::kOfFactors, tile = stage + S::kV;
-    const bool keeps = p.checkpoints != nullptr && !place.transition;
-    if (keeps && p.own_checkpoints) {
-      Keeper<kSplit>(p, place, p.checkpoints, n, false).template put_state<T>(*this);
-    } else if (keeps) {
-      store_to(static_cast<float *>(p.checkpoints), int64_t{place.run.checkpoint} + n);
-    }
+  __device__ __forceinline__ void take_chunk(uint32_t stage, int n, int) {
+    const uint32_t factors = stage + S::kOfFactors;
+    const bool keeps = p.checkpoints != nullptr && !place.transition, keeps_own = keeps && p.own_checkpoints;
+    if (keeps && !keeps_own) store_to(static_cast<float *>(p.checkpoints), int64_t{place.run.checkpoint} + n);
+    if (kSplit == 1 && keeps_own) Keeper<kSplit>(p, place, p.checkpoints, n, false).template put_state<T>(*this);
     Tokens y = {}, o = {};
-    find_errors(y, o, stage);
+    find_errors(y, o, stage, n);
     __syncwarp();  // the compiler is not to begin one before the other: there are no registers for both
-    if (keeps && p.own_checkpoints) Keeper<kSplit>(p, place, p.checkpoints, n, false).template put_tokens<T>(y);
+    if constexpr (kSplit > 1) {
+      if (hands) {
+        if (n > 0) wait(handed.tokens_back(), n - 1);
+        handed.leave_tokens(y);
+        arrive(handed.tokens_full());
+      }
+    } else if (keeps_own) {
+      Keeper<kSplit>(p, place, p.checkpoints, n, false).template put_tokens<T>(y);
+    }
     __syncwarp();
-    // U = beta E; o = scale (2^G q S + P U)
+    // U = beta E
     scale_tokens(y, factors + kBeta);
-    if (place.outputs) {
+    if (kSplit == 1 && place.outputs) {
       if constexpr (kLate)
 #pragma unroll
         for (int step = 0; step < kRows / 16; ++step) {
@@ -115,19 +126,7 @@ struct ForwardWalk : StateColumns<kRows, kSplit> {
           split<T>(s[2 * step], s[2 * step + 1], high, low);
           multiply_rows<T, kRows, false>(o, high, low, stage + S::kQ, step);
         }
-      partner.add_own(o);
-      if constexpr (kDecay) scale_tokens(o, factors + kToToken);
-#pragma unroll
-      for (int j = 0; j < kChunk / 16; ++j) {
-        uint32_t high[4], low[4];
-        split<T>(y[2 * j], y[2 * j + 1], high, low);
-#pragma unroll
-        for (int i = j; i < kChunk / 16; ++i)
-          if (Partner<kSplit>::takes(i))
-            multiply_block<T, false>(o[2 * i], o[2 * i + 1], high, low, stage + S::kP, i, j);
-      }
-      // By way of the warp's columns of v, which have been read.
-      store_tokens<T, kSplit>(o, p.scale, tile, p.o, place, p.heads, n, Partner<kSplit>::takes);
+      put_outputs<T, kRows, kDecay, kSplit>(p, place, o, y, stage, n);
     }
     // S' = 2^G_C S + (2^(G_C - G) k)^T U: the sum by tensor cores, but its addition to S in IEEE float32.
     if constexpr (kDecay) scale_tokens(y, factors + kToEnd);
@@ -137,8 +136,8 @@ struct ForwardWalk : StateColumns<kRows, kSplit> {
     const float whole = kDecay ? load_float(factors + kWhole) : 1;
 #pragma unroll
     for (int c = 0; c < kOwn / (16 * kPairs); ++c) {
-      const int row = first_row() + 16 * kPairs * c;
-      if (row >= p.k.dim) break;
+      if (16 * kPairs * c >= own_rows(p.k.dim)) break;
+      const int row = first_row(p.k.dim) + 16 * kPairs * c;
       float sum[2 * kPairs][4] = {};
       multiply_tokens<T, kRows, kPairs>(sum, high, low, stage + S::kK, row);
 #pragma unroll
@@ -155,19 +154,26 @@ struct ForwardWalk : StateColumns<kRows, kSplit> {
 template <typename T, int kRows, bool kDecay, int kSplit>
 __global__ void __launch_bounds__(threads_of_block(kSplit), kRows > 128 || kSplit > 1 ? 1 : 2)
     forward(const int64_t first, const DeltaForward p, const Slots slots, const int stages) {
-  using S = Stage<kRows>;
+  using S = Stage<kRows, kSplit>;
   extern __shared__ __align__(16) char shared[];
   const int32_t of_states = blocks_of_columns(p.v.dim, kSplit),
                 slices = of_states + (p.transition ? blocks_of_columns(p.k.dim, kSplit) : 0);
   __shared__ Place place;  // not in registers, of which a walk has none to spare
-  __shared__ uint64_t barriers[Chunks<kRows, kSplit>::kBarriers];
+  using Chunks = Chunks<kRows, kSplit>;
+  using Handed = Handed<kRows, kSplit>;
+  __shared__ uint64_t barriers[Chunks::kBarriers + Handed::kBarriers];
+  const uint32_t barriers_of_chunks = shared_address(barriers),
+                 barriers_of_handed = barriers_of_chunks + 8 * Chunks::kBarriers;
   if (threadIdx.x == 0) {
-    Chunks<kRows, kSplit>::begin_barriers(shared_address(barriers));
-    place.start(p, first + blockIdx.x, slices);
+    const int64_t index = place.start(p, first + blockIdx.x, slices);
+    place.slot = slots.first_of(index, 0, place.run);
     place.transition = place.slice >= of_states;
     place.outputs = p.o.data != nullptr && !place.transition;
+    place.helped = place.outputs || (p.checkpoints != nullptr && p.own_checkpoints && !place.transition);
     place.slow =
         !begins_on_piece(p.k.data) || !begins_on_piece(p.v.data) || (place.outputs && !begins_on_piece(p.q.data));
+    Chunks::begin_barriers(barriers_of_chunks, place.helped ? 2 * kRole : kRole);
+    Handed::begin_barriers(barriers_of_handed);
     const Segment &segment = p.segments[place.run.segment];
     const bool wanted = place.transition
                             ? !segment.begins[0] && !segment.begins[1]
@@ -178,12 +184,26 @@ __global__ void __launch_bounds__(threads_of_block(kSplit), kRows > 128 || kSpli
   __syncthreads();
   if (place.chunks == 0) return;
 
-  const uint32_t memory = shared_address(shared);
+  const uint32_t memory = shared_address(shared), traded = memory + stages * S::kBytes;
+  const Handed handed{traded + Partner<kSplit>::kBytes, barriers_of_handed};
   const Copies<kRows, kSplit> copies{p, place, slots, p.v};
-  const Chunks<kRows, kSplit> chunks{copies, memory, shared_address(barriers), stages, false};
-  if (kSplit > 1 && threadIdx.x >= kThreads) return chunks.copy();
+  const Chunks chunks{copies, memory, barriers_of_chunks, stages, false};
+  if constexpr (kSplit > 1) {
+    if (threadIdx.x >= 2 * kRole) {
+      have_registers<kCopyRegisters>();
+      return chunks.copy();
+    }
+    if (threadIdx.x >= kRole) {
+      if (!place.helped) return;
+      const Place own = place;
+      OutputsWalk<T, kRows, kDecay, kSplit> walk{
+          p, own, handed, {handed.memory}, place.outputs, p.checkpoints != nullptr && p.own_checkpoints};
+      return chunks.take_all(walk);
+    }
+    have_registers<kWalkRegisters>();
+  }
   chunks.begin();
-  ForwardWalk<T, kRows, kDecay, kSplit> walk(p, place, memory + stages * S::kBytes);
+  ForwardWalk<T, kRows, kDecay, kSplit> walk(p, place, traded, handed);
   walk.load();
   chunks.take_all(walk);
   walk.store();

@@ -37,12 +37,14 @@ struct Result {
   }
 };
 
+constexpr int kNarrow = row_bytes(kSlice);  // of a tile [64 tokens, 64 columns]
+
 // Shared memory. What stays; then one or two stages, each with 64 columns of V of do, Z, E, and of S and R 128 rows
 // of K. In the place of stages then k and q, P and R in two parts each, and the pairs of dg. kMore: of more than
 // 128 rows P and R stay while the next tiles come.
 template <bool kMore>
 struct GradientMemory {
-  static constexpr int kTile = kChunk * kNarrow, kWide = 2 * kMostRows + 16;
+  static constexpr int kTile = kChunk * kNarrow, kWide = row_bytes(kMostRows);
   static constexpr int kKeptTokens = kSlice / 8 * kTokens8 * kMatrix,
                        kKeptRows = kSlice / 8 * (kMostRows / 8) * kMatrix;
   // Of each group: sums over its rows of q X + k Y and of k W; of each warp: <S, dS>.

@@ -41,16 +41,19 @@ struct Keeper {
   template <typename T, int kRows>
   __device__ __forceinline__ void put_state(const StateColumns<kRows, kSplit> &state) const {
     if (!there) return;
-    const int first = state.first_row() / 8;
-    put<state.kOwn / 8>(first, 0, matrices - first,
+    put<state.kOwn / 8>(state.first_row(8 * matrices) / 8, 0, state.own_rows(8 * matrices) / 8,
                         [&](int i, int e) { return pack<T>(state.s[i][e], state.s[i][e + 1]); });
+  }
+  // 16 rows of a state, as a left operand.
+  __device__ __forceinline__ void put_step(int matrix, const uint32_t (&pairs)[4]) const {
+    if (there) put<2>(matrix, 0, 2, [&](int i, int e) { return pairs[2 * i + e / 2]; });
   }
   // numbers(two of a token's columns)
   template <typename F>
   __device__ __forceinline__ void put_tokens(const Tokens &y, int matrix, F numbers) const {
     if (!there) return;
     constexpr int kTokens = kTokens8 / kSplit;
-    const int begin = Partner<kSplit>::half() * kTokens;
+    const int begin = this_half<kSplit>() * kTokens;
     put<kTokens8>(matrix, begin, begin + kTokens, [&](int i, int e) { return numbers(y[i][e], y[i][e + 1]); });
   }
   template <typename T>
@@ -63,12 +66,12 @@ struct Keeper {
   }
 };
 
-// A chunk's factors, by the threads that walk.
+// A chunk's factors, by the threads of a role.
 __device__ __forceinline__ void keep_factors(const DeltaReversed &p, const Place &place, const Slots &slots,
                                              int chunk) {
-  const int at = 16 * this_thread();
+  const int at = 16 * (this_thread() % kRole);
   if (at >= delta_hopper::kFactorBytes) return;
-  const char *const from = slots.at(slots.first_of(place.index, 0, place.run) + chunk, p.heads, place.head);
+  const char *const from = slots.at(place.slot + chunk, p.heads, place.head);
   char *const to = static_cast<char *>(p.d_checkpoints) +
                    kept_at(p, true, int64_t{place.run.checkpoint} + chunk, place.head) + kept_factors(p);
   *reinterpret_cast<uint4 *>(to + at) = *reinterpret_cast<const uint4 *>(from + kFactors + at);

@@ -7,8 +7,8 @@ namespace {
 
 template <typename T, int kRows, bool kDecay, int kSplit>
 WalkKernel<DeltaReversed> kernel_of() {
-  return {reversed<T, kRows, kDecay, kSplit>, columns_of_block(kSplit), Stage<kRows>::kBytes,
-          Partner<kSplit>::kBytes, threads_of_block(kSplit)};
+  return {reversed<T, kRows, kDecay, kSplit>, columns_of_block(kSplit), Stage<kRows, kSplit>::kBytes,
+          Partner<kSplit>::kBytes + Handed<kRows, kSplit>::kBytes, threads_of_block(kSplit)};
 }
 template <typename T, bool kDecay>
 WalkKernel<DeltaReversed> with_rows(int32_t dim_k, bool split) {

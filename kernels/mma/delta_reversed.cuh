@@ -2,25 +2,26 @@
 // The state R is the gradient over `scale`, so that do is a left operand as it is.
 #pragma once
 
-#include "delta_kept.cuh"
-#include "delta_partner.cuh"
+#include "delta_terms.cuh"
 
 namespace lasp::gpu::mma_delta {
 
 template <typename T, int kRows, bool kDecay, int kSplit>
 struct ReversedWalk : StateColumns<kRows, kSplit> {
-  using S = Stage<kRows>;
+  using S = Stage<kRows, kSplit>;
   using Columns = StateColumns<kRows, kSplit>;
-  using Columns::s, Columns::kOwn, Columns::first_row;
-  static constexpr int kPairs = kOwn > 128 ? 1 : 4;  // of 8 rows of K that sums are found of at once
+  using Columns::s, Columns::kOwn, Columns::first_row, Columns::own_rows;
+  static constexpr int kBy = kSplit > 1 ? 2 : 1;  // steps of 16 rows of K: warps have as many as that, or zeros
+  static constexpr int kPairs = kRowsAtOnce<kOwn, kSplit>;
   const DeltaReversed &p;
   const Place &place;
   const Slots &slots;
   const Partner<kSplit> partner;
+  const Handed<kRows, kSplit> handed;
 
   __device__ __forceinline__ ReversedWalk(const DeltaReversed &pass, const Place &its, const Slots &of_chunks,
-                                          uint32_t traded)
-      : p(pass), place(its), slots(of_chunks), partner{traded} {}
+                                          uint32_t traded, const Handed<kRows, kSplit> &its_handed)
+      : p(pass), place(its), slots(of_chunks), partner{traded}, handed(its_handed) {}
   __device__ __forceinline__ int64_t state_at(int64_t index) const {
     return (index * p.heads + place.head) * p.k.dim * p.d_o.dim;
   }
@@ -50,27 +51,34 @@ struct ReversedWalk : StateColumns<kRows, kSplit> {
     if (p.segments[place.run.segment].produces[1]) store_to(p.d_leaving, place.run.path, false);
   }
 
-  // Z of a chunk, over `scale`.
-  __device__ __forceinline__ void find_written(Tokens &y, uint32_t stage) {
-    const uint32_t factors = stage + S::kOfFactors, tile = stage + S::kV;
-    // dU = 2^(G_C - G) k R + P^T do
+  // Z of a chunk, over `scale`. hands: the warps that help keep the state.
+  __device__ __forceinline__ void find_written(Tokens &y, uint32_t stage, int turn, bool hands) {
+    const uint32_t factors = stage + S::kOfFactors;
+    if (hands && turn > 0) wait(handed.state_empty(), turn - 1);
+
+      // dU = 2^(G_C - G) k R + P^T do
 #pragma unroll
     for (int step = 0; step < kOwn / 16; ++step) {
-      const int row = first_row() + 16 * step;
-      if (row >= p.k.dim) break;
+      if (step % kBy == 0 && 16 * step >= own_rows(p.k.dim)) break;
+      const int row = first_row(p.k.dim) + 16 * step;
       uint32_t high[4], low[4];
       split<T>(s[2 * step], s[2 * step + 1], high, low);
+      if (hands) store_shared_16(handed.state_at(step), uint4{high[0], high[1], high[2], high[3]});
       multiply_rows<T, kRows, true>(y, high, low, stage + S::kK, row / 16);
     }
-    partner.add_all(y);
-    if constexpr (kDecay) scale_tokens(y, factors + kToEnd);
-#pragma unroll
-    for (int j = 0; j < kChunk / 16; ++j) {
-      uint32_t d_o[4];
-      load_columns<T, kSplit>(d_o, tile, j);
-#pragma unroll
-      for (int i = 0; i <= j; ++i)
-        multiply_block<T, true, false>(y[2 * i], y[2 * i + 1], d_o, d_o, stage + S::kP, i, j);
+    if (hands) arrive(handed.state_full());
+    if constexpr (kSplit > 1) {
+      wait(handed.tokens_back(), turn);
+      partner.add_all(y, [&](int i) {
+        const float2 f = kDecay ? factors_of(factors + kToEnd, i) : float2{1, 1};
+        float terms[4];
+        handed.take(i, terms);
+        y[i][0] = fmaf(f.x, y[i][0], terms[0]), y[i][1] = fmaf(f.y, y[i][1], terms[1]);
+        y[i][2] = fmaf(f.x, y[i][2], terms[2]), y[i][3] = fmaf(f.y, y[i][3], terms[3]);
+      });
+    } else {
+      if constexpr (kDecay) scale_tokens(y, factors + kToEnd);
+      add_terms<T, kRows, kSplit>(y, stage, [](int) { return true; });
     }
     // Z = dU + N^T (beta dU): from the first tokens on, which no others read.
 #pragma unroll
@@ -82,17 +90,20 @@ struct ReversedWalk : StateColumns<kRows, kSplit> {
     }
   }
 
-  __device__ __forceinline__ void take_chunk(uint32_t stage, int n) {
+  __device__ __forceinline__ void take_chunk(uint32_t stage, int n, int turn) {
     const uint32_t factors = stage + S::kOfFactors, tile = stage + S::kV;
     const bool keeps = p.d_checkpoints != nullptr && p.own_checkpoints;
-    if (keeps) {
-      Keeper<kSplit>(p, place, p.d_checkpoints, n, true).template put_state<T>(*this);
-    } else {
+    if (!keeps) {
       store_to(static_cast<float *>(p.d_checkpoints), int64_t{place.run.checkpoint} + n, false);
+    } else if constexpr (kSplit == 1) {
+      Keeper<kSplit>(p, place, p.d_checkpoints, n, true).template put_state<T>(*this);
     }
     Tokens y = {};
-    find_written(y, stage);
-    if (keeps) {
+    find_written(y, stage, turn, kSplit > 1 && keeps);
+    if constexpr (kSplit > 1) {  // both warps have read P^T do
+      if (keeps) handed.leave_tokens(y);
+      arrive(handed.tokens_full());
+    } else if (keeps) {
       const Keeper<kSplit> keeper(p, place, p.d_checkpoints, n, true);
       keeper.template put_tokens<T>(y);
       keeper.template put_rest<T>(y);
@@ -118,8 +129,8 @@ struct ReversedWalk : StateColumns<kRows, kSplit> {
     const float whole = kDecay ? load_float(factors + kWhole) : 1;
 #pragma unroll
     for (int c = 0; c < kOwn / (16 * kPairs); ++c) {
-      const int row = first_row() + 16 * kPairs * c;
-      if (row >= p.k.dim) break;
+      if (16 * kPairs * c >= own_rows(p.k.dim)) break;
+      const int row = first_row(p.k.dim) + 16 * kPairs * c;
       float sum[2 * kPairs][4] = {};
       multiply_tokens<T, kRows, kPairs, kDecay>(sum, d_o, d_o_low, stage + S::kQ, row);
       multiply_tokens<T, kRows, kPairs>(sum, high, low, stage + S::kK, row);
@@ -137,14 +148,20 @@ struct ReversedWalk : StateColumns<kRows, kSplit> {
 template <typename T, int kRows, bool kDecay, int kSplit>
 __global__ void __launch_bounds__(threads_of_block(kSplit), kRows > 128 || kSplit > 1 ? 1 : 2)
     reversed(const int64_t first, const DeltaReversed p, const Slots slots, const int stages) {
-  using S = Stage<kRows>;
+  using S = Stage<kRows, kSplit>;
   extern __shared__ __align__(16) char shared[];
   const int32_t slices = blocks_of_columns(p.d_o.dim, kSplit);
   __shared__ Place place;
-  __shared__ uint64_t barriers[Chunks<kRows, kSplit>::kBarriers];
+  using Chunks = Chunks<kRows, kSplit>;
+  using Handed = Handed<kRows, kSplit>;
+  __shared__ uint64_t barriers[Chunks::kBarriers + Handed::kBarriers];
+  const uint32_t barriers_of_chunks = shared_address(barriers),
+                 barriers_of_handed = barriers_of_chunks + 8 * Chunks::kBarriers;
   if (threadIdx.x == 0) {
-    Chunks<kRows, kSplit>::begin_barriers(shared_address(barriers));
-    place.start(p, first + blockIdx.x, slices);
+    Chunks::begin_barriers(barriers_of_chunks, 2 * kRole);
+    Handed::begin_barriers(barriers_of_handed);
+    const int64_t index = place.start(p, first + blockIdx.x, slices);
+    place.slot = slots.first_of(index, 0, place.run);
     place.outputs = true;
     place.slow = !begins_on_piece(p.k.data) || !begins_on_piece(p.d_o.data) || !begins_on_piece(p.q.data);
     const bool wanted = p.d_checkpoints || p.d_state_out ||
@@ -154,12 +171,24 @@ __global__ void __launch_bounds__(threads_of_block(kSplit), kRows > 128 || kSpli
   }
   __syncthreads();
   if (place.chunks == 0) return;
-  const uint32_t memory = shared_address(shared);
+  const uint32_t memory = shared_address(shared), traded = memory + stages * S::kBytes;
+  const Handed handed{traded + Partner<kSplit>::kBytes, barriers_of_handed};
   const Copies<kRows, kSplit> copies{p, place, slots, p.d_o};
-  const Chunks<kRows, kSplit> chunks{copies, memory, shared_address(barriers), stages, true};
-  if (kSplit > 1 && threadIdx.x >= kThreads) return chunks.copy();
+  const Chunks chunks{copies, memory, barriers_of_chunks, stages, true};
+  if constexpr (kSplit > 1) {
+    if (threadIdx.x >= 2 * kRole) {
+      have_registers<kCopyRegisters>();
+      return chunks.copy();
+    }
+    if (threadIdx.x >= kRole) {
+      const Place own = place;
+      TermsWalk<T, kRows, kSplit> walk{p, own, slots, handed};
+      return chunks.take_all(walk);
+    }
+    have_registers<kWalkRegisters>();
+  }
   chunks.begin();
-  ReversedWalk<T, kRows, kDecay, kSplit> walk(p, place, slots, memory + stages * S::kBytes);
+  ReversedWalk<T, kRows, kDecay, kSplit> walk(p, place, slots, traded, handed);
   walk.load();
   chunks.take_all(walk);
   walk.store();

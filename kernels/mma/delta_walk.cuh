@@ -2,6 +2,10 @@
 // has 16 of these columns and all rows of K, as the accumulators of the state transposed. Rounded in place they are
 // left operands, so that nothing on the chain from chunk to chunk leaves the warp: a block's warps share copies
 // alone. Chunks, N, P and their slots are those of the walks in delta/ (../delta/layout.cuh).
+//
+// Where blocks are few, they are split (kSplit 2): 32 columns, two warps for 16 of them with half of K's rows each
+// (delta_partner.cuh), four warps that copy (delta_chunks.cuh), and four that do what the chain from chunk to chunk
+// does not wait for (delta_handed.cuh).
 #pragma once
 
 #include "delta_walks.h"
@@ -15,24 +19,24 @@ using delta_hopper::kBeta, delta_hopper::kChunk, delta_hopper::kFactors, delta_h
     delta_hopper::kWhole;
 using mma::multiply, mma::pack_rest;
 
-constexpr int kThreads = kWalkThreads, kTokens8 = kChunk / 8;                               // threads that walk
-__host__ __device__ constexpr int threads_of_block(int split) { return split * kThreads; }  // with those that copy
-
-// kSplit 2: two warps share 16 columns of V, each with half of K's rows (delta_partner.cuh), so that a block has 32
-// columns in place of 64.
+constexpr int kTokens8 = kChunk / 8;
+constexpr int kRole = 128;  // threads that walk, of each other role, and of a block that is not split
 __host__ __device__ constexpr int columns_of_block(int split) { return kSlice / split; }
+__host__ __device__ constexpr int threads_of_block(int split) { return split > 1 ? 3 * kRole : kRole; }
 __host__ __device__ constexpr int32_t blocks_of_columns(int32_t columns, int split) {
   return (columns + columns_of_block(split) - 1) / columns_of_block(split);
 }
 
-// A stage: a chunk of k and of q, by rows of kRows elements; 64 columns of v; N and factors but G as a slot has
-// them; P. Rows are 16 bytes longer, so that eight of them are in different banks.
-constexpr int kNarrow = 2 * kSlice + 16;
-template <int kRows>
+// A stage: a chunk of k and of q, by rows of kRows elements; a block's columns of v; N and factors but G as a slot
+// has them; P. Rows are 16 bytes longer, so that eight of them are in different banks.
+__host__ __device__ constexpr int row_bytes(int elements) { return 2 * elements + 16; }
+template <int kSplit>
+constexpr int kSliceRow = row_bytes(columns_of_block(kSplit));
+template <int kRows, int kSplit>
 struct Stage {
-  static constexpr int kRow = 2 * kRows + 16;
+  static constexpr int kRow = row_bytes(kRows);
   static constexpr int kOfSlot = kFactors - kPairN + kSums;
-  static constexpr int kK = 0, kV = kChunk * kRow, kN = kV + kChunk * kNarrow, kQ = kN + kOfSlot,
+  static constexpr int kK = 0, kV = kChunk * kRow, kN = kV + kChunk * kSliceRow<kSplit>, kQ = kN + kOfSlot,
                        kP = kQ + kChunk * kRow, kBytes = kP + kPair;
   static constexpr int kOfFactors = kN + kFactors - kPairN;
 };
@@ -44,141 +48,47 @@ __device__ __forceinline__ int this_thread() {
   return thread;
 }
 __device__ __forceinline__ int this_lane() { return threadIdx.x % 32; }
+__device__ __forceinline__ int this_warp() { return threadIdx.x % kRole / 32; }  // of its role
+
+// How many registers a role of a split block has, of 168 each at first: on 9.0 those that copy give theirs to those
+// that walk. By all threads of the role.
+constexpr int kCopyRegisters = 96, kWalkRegisters = 240;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr bool kGivesRegisters = true;
+#else
+constexpr bool kGivesRegisters = false;
+#endif
+template <int kRegisters>
+__device__ __forceinline__ void have_registers() {
+  if constexpr (kGivesRegisters && kRegisters > kCopyRegisters) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  } else if constexpr (kGivesRegisters) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  }
+}
+// 16 rows of K that sums are found of at once, by a warp with so many rows.
+template <int kOwn, int kSplit>
+constexpr int kRowsAtOnce = kOwn > 128                                    ? 1
+                            : kSplit > 1 && kOwn > 64 && !kGivesRegisters ? 2
+                                                                          : 4;
 
 // Which (run, head) and which of the launch's slices a block has, those of M after those of V.
 struct Place {
   Run run;
-  int64_t index;
+  int64_t slot;                    // of the run's first chunk, for walks
   int32_t head, slice, chunks;     // no chunks: there is nothing to do
   bool transition, outputs, slow;  // walks M; reads q and P; copies by the slow way
+  bool helped;                     // four warps have outputs, and keep states
 
+  // The run's index.
   template <class Pass>
-  __device__ __forceinline__ void start(const Pass &p, int64_t block, int32_t slices) {
-    slice = int32_t(block % slices), head = int32_t(block / slices % p.heads), index = block / slices / p.heads;
+  __device__ __forceinline__ int64_t start(const Pass &p, int64_t block, int32_t slices) {
+    slice = int32_t(block % slices), head = int32_t(block / slices % p.heads);
+    const int64_t index = block / slices / p.heads;
     run = p.runs[index];
     chunks = takes(p.filter, run) ? (run.length + kChunk - 1) / kChunk : 0;
-    transition = outputs = false;
-  }
-};
-
-// The chunks of a walk on their way to shared memory, by kThreads threads: all of a block, or those that
-// only copy.
-template <int kRows, int kSplit = 1>
-struct Copies {
-  using S = Stage<kRows>;
-  static constexpr int kColumns = columns_of_block(kSplit);
-  const DeltaInputs &p;
-  const Place &place;
-  const Slots &slots;
-  const Tensor &columns;  // v or do
-
-  template <int kPieces>
-  __device__ __forceinline__ void rows(uint32_t to, const Tensor &t, int first, int chunk) const {
-    constexpr int kAtOnce = kThreads / kPieces, kStep = kPieces == kColumns / 8 ? kNarrow : S::kRow;
-    static_assert(kThreads % kPieces == 0);
-    const int thread = this_thread() % kThreads, piece = thread % kPieces, row = thread / kPieces,
-              column = first + 8 * piece;
-    const int count = column < t.dim ? place.run.length - chunk * kChunk : 0;
-    const char *const from =
-        static_cast<const char *>(t.data) +
-        2 * (offset_of(t, place.run.row, place.run.begin + chunk * kChunk + row, place.head, p.heads) + column);
-    const int64_t step = 2 * kAtOnce * t.strides.token;
-    to += row * kStep + 16 * piece;
-    copy_pieces<kChunk / kAtOnce>(place.slow, [&](int i, auto copy) {
-      const bool there = row + i * kAtOnce < count;
-      copy(to + i * kAtOnce * kStep, there ? from + i * step : t.data, there);
-    });
-  }
-  __device__ __forceinline__ static void bytes(uint32_t to, const char *from, int count) {
-    for (int at = 16 * (this_thread() % kThreads); at < count; at += 16 * kThreads)
-      mma::copy_16(to + at, from + at, true);
-  }
-  // Always one group of copies, so that they can be counted.
-  __device__ __forceinline__ void load(uint32_t stage, int chunk, bool there) const {
-    if (there) {
-      const char *const from = slots.at(slots.first_of(place.index, 0, place.run) + chunk, p.heads, place.head);
-      rows<kRows / 8>(stage + S::kK, p.k, 0, chunk);
-      bytes(stage + S::kN, from + kPairN, S::kOfSlot);
-      if (!place.transition) rows<kColumns / 8>(stage + S::kV, columns, place.slice * kColumns, chunk);
-      if (place.outputs) {
-        rows<kRows / 8>(stage + S::kQ, p.q, 0, chunk);
-        bytes(stage + S::kP, from + kPairP, kPair);
-      }
-    }
-    mma::copies_commit();
-  }
-};
-
-// The chunks of a walk by way of `stages` places in shared memory; `back`: the last one first. Where a block has a
-// multiprocessor of its own (kSplit 2), as many threads again copy, and those that walk do not wait for it: alone
-// on a quarter of a multiprocessor, a warp hides nothing.
-template <int kRows, int kSplit>
-struct Chunks {
-  static constexpr int kBarriers = 2 * kMostStages;
-  const Copies<kRows, kSplit> &copies;
-  const uint32_t memory, barriers;
-  const int stages;
-  const bool back;
-
-  // By one thread, before all others begin. Each thread arrives for itself, as the race checker understands it.
-  static __device__ __forceinline__ void begin_barriers(uint32_t barriers) {
-    if constexpr (kSplit > 1)
-      for (int i = 0; i < kBarriers; ++i)
-        asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barriers + 8 * i), "r"(kThreads) : "memory");
-  }
-  static_assert(kMostStages == 2);
-  __device__ __forceinline__ int place_of(int n) const { return stages > 1 ? n % 2 : 0; }
-  __device__ __forceinline__ int use_of(int n) const { return stages > 1 ? n / 2 : n; }  // of that place
-  __device__ __forceinline__ uint32_t stage_of(int n) const { return memory + place_of(n) * Stage<kRows>::kBytes; }
-  __device__ __forceinline__ int chunk_of(int n) const { return back ? copies.place.chunks - 1 - n : n; }
-  // Chunk n is there; has been read, if a later one needs its place.
-  __device__ __forceinline__ uint32_t full(int n) const { return barriers + 8 * place_of(n); }
-  __device__ __forceinline__ uint32_t empty(int n) const { return full(n) + 8 * kMostStages; }
-  static __device__ __forceinline__ void arrive(uint32_t barrier) {
-    asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
-  }
-  __device__ __forceinline__ void wait(uint32_t barrier, int n) const {
-    for (int done = 0; done == 0;)
-      asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
-                   : "=r"(done)
-                   : "r"(barrier), "r"(use_of(n) & 1)
-                   : "memory");
-  }
-
-  // By the threads that only copy.
-  __device__ __forceinline__ void copy() const {
-    for (int n = 0; n < copies.place.chunks; ++n) {
-      if (n >= stages) wait(empty(n), n - stages);
-      copies.load(stage_of(n), chunk_of(n), true);
-      mma::copies_wait<0>();
-      arrive(full(n));
-    }
-  }
-  // By those that walk: before the walk begins; then walk.take_chunk(place in shared memory, chunk) of each.
-  __device__ __forceinline__ void begin() const {
-    if constexpr (kSplit == 1)
-      for (int n = 0; n < stages; ++n) copies.load(stage_of(n), chunk_of(n), n < copies.place.chunks);
-  }
-  template <class Walk>
-  __device__ __forceinline__ void take_all(Walk &walk) const {
-    for (int n = 0; n < copies.place.chunks; ++n) {
-      const uint32_t stage = stage_of(n);
-      if constexpr (kSplit > 1) {
-        wait(full(n), n);
-        walk.take_chunk(stage, chunk_of(n));
-        if (n + stages < copies.place.chunks) arrive(empty(n));
-      } else {
-        if (stages == 1) {
-          mma::copies_wait<0>();
-        } else {
-          mma::copies_wait<1>();
-        }
-        __syncthreads();
-        walk.take_chunk(stage, chunk_of(n));
-        __syncthreads();
-        copies.load(stage, chunk_of(n + stages), n + stages < copies.place.chunks);
-      }
-    }
+    transition = outputs = helped = false;
+    return index;
   }
 };
 
@@ -187,10 +97,14 @@ struct Chunks {
 
 using Tokens = float[kTokens8][4];
 
-// Of the warp in its block's columns.
-template <int kSplit = 1>
+// Of the warp in its block's columns; which of those with the same columns it is.
+template <int kSplit>
 __device__ __forceinline__ int first_column() {
-  return threadIdx.x / 32 % (4 / kSplit) * 16;
+  return this_warp() % (4 / kSplit) * 16;
+}
+template <int kSplit>
+__device__ __forceinline__ int this_half() {
+  return this_warp() * kSplit / 4;
 }
 
 __device__ __forceinline__ float2 load_pair(uint32_t from) {
@@ -246,7 +160,7 @@ __device__ __forceinline__ void multiply_16(float (&y)[4], float (&next)[4], con
 template <typename T, int kRows, bool kLow>
 __device__ __forceinline__ void multiply_rows(Tokens &y, const uint32_t (&high)[4], const uint32_t (&low)[4],
                                               uint32_t tile, int step) {
-  constexpr int kRow = Stage<kRows>::kRow;
+  constexpr int kRow = row_bytes(kRows);
   const int lane = this_lane();
   const uint32_t from = tile + (lane % 8 + lane / 16 * 8) * kRow + lane / 8 % 2 * 16 + 32 * step;
 #pragma unroll
@@ -284,7 +198,7 @@ __device__ __forceinline__ void multiply_block(float (&y)[4], float (&next)[4], 
 template <typename T, int kRows, int kPairs, bool kLow = true>
 __device__ __forceinline__ void multiply_tokens(float (&sum)[2 * kPairs][4], const uint32_t (&high)[4][4],
                                                 const uint32_t (&low)[4][4], uint32_t tile, int first) {
-  constexpr int kRow = Stage<kRows>::kRow;
+  constexpr int kRow = row_bytes(kRows);
   const int lane = this_lane();
   const uint32_t from = tile + (lane / 8 % 2 * 8 + lane % 8) * kRow + 2 * (first + lane / 16 * 8);
 #pragma unroll
@@ -298,16 +212,16 @@ __device__ __forceinline__ void multiply_tokens(float (&sum)[2 * kPairs][4], con
     }
 }
 
-// The warp's columns of 16 tokens of a tile [64 tokens, 64 columns], transposed: as pairs of accumulators.
-template <typename T, int kSplit = 1>
+// The warp's columns of 16 tokens of a block's tile, transposed: as pairs of accumulators.
+template <typename T, int kSplit>
 __device__ __forceinline__ void load_columns(uint32_t (&pairs)[4], uint32_t tile, int tokens16) {
   const int lane = this_lane(), row = 16 * tokens16 + lane / 16 * 8 + lane % 8;
-  load_matrices_transposed(pairs, tile + row * kNarrow + 2 * (first_column<kSplit>() + lane / 8 % 2 * 8));
+  load_matrices_transposed(pairs, tile + row * kSliceRow<kSplit> + 2 * (first_column<kSplit>() + lane / 8 % 2 * 8));
 }
 
-// Tokens times a factor and rounded, to the warp's own columns of a tile [64 tokens, 64 columns]: of the blocks of
-// 16 tokens that takes(block) names.
-template <typename T, int kSplit = 1, typename Takes>
+// Tokens times a factor and rounded, to the warp's own columns of a block's tile: of the blocks of 16 tokens that
+// takes(block) names.
+template <typename T, int kSplit, typename Takes>
 __device__ __forceinline__ void put_tokens(const Tokens &y, float factor, uint32_t tile, Takes takes) {
   const int lane = this_lane();
   __syncwarp();  // they may have been read
@@ -319,7 +233,7 @@ __device__ __forceinline__ void put_tokens(const Tokens &y, float factor, uint32
       uint32_t x = pack<T>(factor * y[n][2 * half], factor * y[n][2 * half + 1]);
       asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %0;" : "+r"(x));
       const uint32_t at =
-          tile + (8 * n + lane / 4) * kNarrow + 2 * (first_column<kSplit>() + 8 * half + lane % 4 * 2);
+          tile + (8 * n + lane / 4) * kSliceRow<kSplit> + 2 * (first_column<kSplit>() + 8 * half + lane % 4 * 2);
       asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
     }
   __syncwarp();
@@ -338,34 +252,38 @@ __device__ __forceinline__ void store_tokens(const Tokens &y, float factor, uint
   for (int i = 0; i < kChunk / 16; ++i) {
     if (!takes(i)) continue;
     const int row = 16 * i + lane / 2;
-    const uint4 x = load_shared_16(tile + row * kNarrow + 2 * own);
+    const uint4 x = load_shared_16(tile + row * kSliceRow<kSplit> + 2 * own);
     if (row < count) store_piece(to + row * t.strides.token, x);
   }
 }
+
 // A warp's columns of a state, and its share of their rows.
-template <int kRows, int kSplit = 1>
+template <int kRows, int kSplit>
 struct StateColumns {
-  static constexpr int kOwn = kRows / kSplit;  // rows
+  static constexpr int kOwn = kRows / kSplit;  // rows, or fewer
   float s[kOwn / 8][4];
 
-  static __device__ __forceinline__ int first_row() { return int(threadIdx.x) * kSplit / kThreads * kOwn; }
-
-  // f(element, its row, its column in the slice).
-  template <typename F>
-  __device__ __forceinline__ void each(F f) {
-    const int row = first_row() + this_lane() % 4 * 2, column = first_column<kSplit>() + this_lane() / 4;
-#pragma unroll
-    for (int j = 0; j < kOwn / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) f(s[j][i], 8 * j + row + i % 2, column + i / 2 * 8);
+  // Rows of each warp, of `rows` in all: by 32.
+  static __device__ __forceinline__ int share_of(int rows) {
+    return kSplit > 1 ? (rows + 32 * kSplit - 1) / (32 * kSplit) * 32 : rows;
   }
+  // The warp's first one of them, and how many there are.
+  static __device__ __forceinline__ int first_row(int rows) { return this_half<kSplit>() * share_of(rows); }
+  static __device__ __forceinline__ int own_rows(int rows) { return min(share_of(rows), rows - first_row(rows)); }
+
   // f(element, its offset in a state in memory, its row, its column) of what there is of [rows, columns].
   template <typename F>
   __device__ __forceinline__ void each_there(int rows, int columns, int slice, F f) {
-    const int first = slice * columns_of_block(kSplit);
-    each([&](float &x, int row, int column) {
-      if (row < rows && first + column < columns) f(x, row * columns + first + column, row, first + column);
-    });
+    const int row = this_lane() % 4 * 2, own = own_rows(rows), first = first_row(rows),
+              column = slice * columns_of_block(kSplit) + first_column<kSplit>() + this_lane() / 4;
+#pragma unroll
+    for (int j = 0; j < kOwn / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int its_row = 8 * j + row + i % 2, its_column = column + i / 2 * 8;
+        if (its_row < own && its_column < columns)
+          f(s[j][i], (first + its_row) * columns + its_column, first + its_row, its_column);
+      }
   }
   __device__ __forceinline__ void clear() {
 #pragma unroll

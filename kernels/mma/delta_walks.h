@@ -19,6 +19,6 @@ WalkKernel<DeltaReversed> reversed_kernel(DType type, bool decay, int32_t dim_k,
 int launch_stretch_gradients(const DeltaGradients &pass, float *token_d_g, Stream stream);
 int load_stretch_gradients();
 
-constexpr int kWalkThreads = 128, kMostStages = 2;
+constexpr int kMostStages = 2;
 
 }  // namespace lasp::gpu::mma_delta

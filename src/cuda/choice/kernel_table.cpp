@@ -116,7 +116,7 @@ constexpr KernelRow kRows[] = {
     {kDeltaForward, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_forward.cu", "forward_channel", "segments x H x V / 64", "384", 201.1, "201.1", 168},
     {kDeltaForward, kMma, kNotPerChannel, k16sTo256, k16s, k16Bit, 80, kNewest,  //
-     "mma/delta_forward.cuh", "forward", "segments x H x V / 64, or V / 32", "128 or 256", 97.75, "203.5", 255},
+     "mma/delta_forward.cuh", "forward", "segments x H x V / 64, or V / 32", "128 or 384", 97.75, "219.5", 255},
     {kDeltaForward, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_forward.cu", "forward_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 199},
@@ -125,7 +125,7 @@ constexpr KernelRow kRows[] = {
     {kDeltaReversed, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/channel_reversed.cu", "reversed_channel", "segments x H x V / 64", "256", 175, "175", 246},
     {kDeltaReversed, kMma, kNotPerChannel, k16sTo256, k16s, k16Bit, 80, kNewest,  //
-     "mma/delta_reversed.cuh", "reversed", "segments x H x V / 64, or V / 32", "128 or 256", 97.75, "203.5", 251},
+     "mma/delta_reversed.cuh", "reversed", "segments x H x V / 64, or V / 32", "128 or 384", 97.75, "219.5", 254},
     {kDeltaReversed, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
      "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 186},
