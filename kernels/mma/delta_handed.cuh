@@ -20,11 +20,14 @@ struct Handed {
 
   static __device__ __forceinline__ void begin_barriers(uint32_t barriers) {
     if constexpr (kSplit > 1)
-      for (int i = 0; i < kBarriers; ++i) begin_barrier(barriers + 8 * i, i < 8 ? 32 : 32 * kSplit);
+      for (int i = 0; i < kBarriers; ++i) begin_barrier(barriers + 8 * i, i < 4 ? 32 : 32 * kSplit);
   }
-  // The state is there; it has been read.
+  // The state is there; its place has been read, by both warps that help with these columns.
   __device__ __forceinline__ uint32_t state_full() const { return barriers + 8 * this_warp(); }
   __device__ __forceinline__ uint32_t state_empty() const { return state_full() + 8 * 4; }
+  __device__ __forceinline__ void give_states_back() const {
+    for (int half = 0; half < kSplit; ++half) arrive(barriers + 8 * (4 + this_warp() % kPairs + kPairs * half));
+  }
   // E or Z is there; the helping warps have read it, backward before P^T do of the next chunk is there.
   __device__ __forceinline__ uint32_t tokens_full() const { return barriers + 8 * (8 + this_warp() % kPairs); }
   __device__ __forceinline__ uint32_t tokens_back() const { return tokens_full() + 8 * kPairs; }

@@ -51,7 +51,7 @@ struct OutputsWalk {
     }
     __syncwarp();
     if (outputs) partner.add_own(o);
-    arrive(handed.state_empty());
+    handed.give_states_back();
     Tokens y;
     wait(handed.tokens_full(), n);
 #pragma unroll

@@ -49,7 +49,7 @@ struct Partner {
         sync();
       }
   }
-  // Of the tokens that each takes().
+  // Of the tokens that each takes(). At the end the other warp still reads.
   __device__ __forceinline__ void add_own(Tokens &o) const {
     if constexpr (kSplit > 1) {
       if (this_half<kSplit>() == 0) {
@@ -63,7 +63,6 @@ struct Partner {
       } else {
         add(0, o[2]), add(1, o[3]), add(2, o[4]), add(3, o[5]);
       }
-      sync();
     }
   }
 };

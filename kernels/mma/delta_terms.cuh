@@ -46,7 +46,7 @@ struct TermsWalk {
         const uint32_t high[4] = {x.x, x.y, x.z, x.w};
         keeper.put_step(first / 8 + 2 * step, high);
       }
-      arrive(handed.state_empty());
+      handed.give_states_back();
       if (place.slice == 0) keep_factors(p, place, slots, n);
     }
     wait(handed.tokens_full(), turn);
