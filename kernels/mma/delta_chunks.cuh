@@ -29,8 +29,8 @@ __device__ __forceinline__ void wait(uint32_t barrier, int use) {
 #undef LASP_WAIT
 }
 
-// From 9.0 on the copy engine copies whole chunks of split blocks: where threads do, walking warps wait for shared
-// memory behind them.
+// From 9.0 on the copy engine copies most of the whole chunks of split blocks: where threads do, walking warps wait
+// for shared memory behind them.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 constexpr bool kHasCopyEngine = true;
 #else
@@ -106,8 +106,10 @@ struct Copies {
     mma::copies_commit();
   }
 
-  // The same of a whole chunk by the copy engine, but v or do; its bytes are counted at `full`. A warp begins the
-  // copies of 16 tokens of k and of q, of as many columns as there are, and the first two what the slot has.
+  // The same of a whole chunk by the copy engine; its bytes are counted at `full`. A warp begins the copies of 16
+  // tokens of k and of q, of as many columns as there are, and the first two what the slot has. Threads copy v or
+  // do: o is stored by way of that tile (put_outputs), and the engine would have to be told of what threads wrote
+  // there.
   __device__ __forceinline__ void load_by_engine(uint32_t stage, int chunk, uint32_t full) const {
     const int warp = int(of_warp(this_warp())), row = 16 * warp;
     const auto row_of = [&](const Tensor &t) {
@@ -145,8 +147,8 @@ struct Copies {
 };
 
 // The chunks of a walk by way of `stages` places in shared memory; `back`: the last one first. In a split block
-// threads of their own copy, and those that walk do not wait for it: alone on a quarter of a multiprocessor, a warp
-// hides nothing.
+// threads of their own copy, so that warps that walk have no copies to begin: alone on a quarter of a
+// multiprocessor, a warp hides nothing.
 template <int kRows, int kSplit>
 struct Chunks {
   static constexpr int kBarriers = 2 * kMostStages, kBarrierOfCopies = 15;
@@ -191,7 +193,7 @@ struct Chunks {
         mma::copies_wait<0>();
         before_engine();
       }
-      mma::copies_wait<0>();
+      mma::copies_wait<0>();  // v or do, which threads copy
       arrive(full(n));
     }
   }

@@ -12,7 +12,7 @@ struct ForwardWalk : StateColumns<kRows, kSplit> {
   using Columns::s, Columns::kOwn, Columns::first_row, Columns::own_rows;
   // With so many rows there are no registers for o while E is found.
   static constexpr bool kLate = kOwn > 128;
-  static constexpr int kBy = kSplit > 1 ? 2 : 1;  // steps of 16 rows of K: warps have as many as that, or zeros
+  static constexpr int kBy = kSplit > 1 ? 2 : 1;  // steps of 16 rows of K for one test whether there are more
   static constexpr int kPairs = kRowsAtOnce<kOwn, kSplit>;
   const DeltaForward &p;
   const Place &place;

@@ -1,9 +1,10 @@
 // In a split block of the delta rule, what a walking warp and the warp that helps it hand to each other
-// (delta_walk.cuh): the state that enters a chunk, rounded to 16 bits; and by tokens E or Z of the chunk, and
-// backward P^T do. There is one place for states and one for tokens.
+// (delta_walk.cuh): the state that enters a chunk, rounded to 16 bits; and of a chunk's tokens E forward, Z and P^T
+// do backward. There is one place for a state and one for tokens, which two barriers guard:
 //
-//   forward    walking | state(n)         | E(n)         |       back    walking |           | state(n) | Z(n) |
-//              helping |   reads it, o(n) | reads E, back |              helping | P^T do(n) |   both are kept  |
+//              forward                              backward
+//   full       E(n) is there                        both walking warps have read P^T do(n); Z(n) is there, if kept
+//   back       E(n) has been read                   Z(n-1) has been read; P^T do(n) is there
 #pragma once
 
 #include "delta_partner.cuh"
@@ -15,12 +16,13 @@ struct Handed {
   // The state of a warp; the tokens of two warps with the same columns, in float32; bytes.
   static constexpr int kOfState = kRows / kSplit / 16 * 512, kOfTokens = kTokens8 * 512, kPairs = 4 / kSplit;
   static constexpr int kBytes = kSplit > 1 ? 4 * kOfState + kPairs *kOfTokens : 0;
-  static constexpr int kBarriers = 2 * (4 + kPairs);
+  static constexpr int kBarriers = 2 * (4 + kPairs);  // states full, states empty, tokens full, tokens back
   uint32_t memory, barriers;
 
   static __device__ __forceinline__ void begin_barriers(uint32_t barriers) {
     if constexpr (kSplit > 1)
-      for (int i = 0; i < kBarriers; ++i) begin_barrier(barriers + 8 * i, i < 4 ? 32 : 32 * kSplit);
+      for (int i = 0; i < kBarriers; ++i)  // a state is left by one warp; all else is up to two
+        begin_barrier(barriers + 8 * i, i < 4 ? 32 : 32 * kSplit);
   }
   // The state is there; its place has been read, by both warps that help with these columns.
   __device__ __forceinline__ uint32_t state_full() const { return barriers + 8 * this_warp(); }
@@ -28,7 +30,8 @@ struct Handed {
   __device__ __forceinline__ void give_states_back() const {
     for (int half = 0; half < kSplit; ++half) arrive(barriers + 8 * (4 + this_warp() % kPairs + kPairs * half));
   }
-  // E or Z is there; the helping warps have read it, backward before P^T do of the next chunk is there.
+  // Forward a walking warp waits for the last chunk's `back` before it leaves E; backward for this chunk's, for P^T
+  // do.
   __device__ __forceinline__ uint32_t tokens_full() const { return barriers + 8 * (8 + this_warp() % kPairs); }
   __device__ __forceinline__ uint32_t tokens_back() const { return tokens_full() + 8 * kPairs; }
 

@@ -7,7 +7,7 @@
 
 namespace lasp::gpu::mma_delta {
 
-// o has q S; y is U. Both are found by way of the warp's columns of v, which have been read.
+// o has q S; y is U. They are stored by way of the warp's columns of v, which have been read.
 template <typename T, int kRows, bool kDecay, int kSplit>
 __device__ __forceinline__ void put_outputs(const DeltaForward &p, const Place &place, Tokens &o, const Tokens &y,
                                             uint32_t stage, int chunk) {

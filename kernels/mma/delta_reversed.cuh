@@ -11,7 +11,7 @@ struct ReversedWalk : StateColumns<kRows, kSplit> {
   using S = Stage<kRows, kSplit>;
   using Columns = StateColumns<kRows, kSplit>;
   using Columns::s, Columns::kOwn, Columns::first_row, Columns::own_rows;
-  static constexpr int kBy = kSplit > 1 ? 2 : 1;  // steps of 16 rows of K: warps have as many as that, or zeros
+  static constexpr int kBy = kSplit > 1 ? 2 : 1;  // steps of 16 rows of K for one test whether there are more
   static constexpr int kPairs = kRowsAtOnce<kOwn, kSplit>;
   const DeltaReversed &p;
   const Place &place;
@@ -54,9 +54,8 @@ struct ReversedWalk : StateColumns<kRows, kSplit> {
   // Z of a chunk, over `scale`. hands: the warps that help keep the state.
   __device__ __forceinline__ void find_written(Tokens &y, uint32_t stage, int turn, bool hands) {
     const uint32_t factors = stage + S::kOfFactors;
+    // dU = 2^(G_C - G) k R + P^T do
     if (hands && turn > 0) wait(handed.state_empty(), turn - 1);
-
-      // dU = 2^(G_C - G) k R + P^T do
 #pragma unroll
     for (int step = 0; step < kOwn / 16; ++step) {
       if (step % kBy == 0 && 16 * step >= own_rows(p.k.dim)) break;

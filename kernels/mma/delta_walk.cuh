@@ -4,8 +4,8 @@
 // alone. Chunks, N, P and their slots are those of the walks in delta/ (../delta/layout.cuh).
 //
 // Where blocks are few, they are split (kSplit 2): 32 columns, two warps for 16 of them with half of K's rows each
-// (delta_partner.cuh), four warps that copy (delta_chunks.cuh), and four that do what the chain from chunk to chunk
-// does not wait for (delta_handed.cuh).
+// (delta_partner.cuh), four warps that copy (delta_chunks.cuh), and four that help: with what needs no state yet,
+// or what the next chunk does not need (delta_handed.cuh).
 #pragma once
 
 #include "delta_walks.h"
@@ -50,23 +50,25 @@ __device__ __forceinline__ int this_thread() {
 __device__ __forceinline__ int this_lane() { return threadIdx.x % 32; }
 __device__ __forceinline__ int this_warp() { return threadIdx.x % kRole / 32; }  // of its role
 
-// How many registers a role of a split block has, of 168 each at first: on 9.0 those that copy give theirs to those
-// that walk. By all threads of the role.
-constexpr int kCopyRegisters = 96, kWalkRegisters = 240;
+// How many registers a role of a split block has: on 9.0 those that copy give theirs to those that walk. By all
+// threads of the role. A sum above what the block has would wait for ever.
+constexpr int kRegisters = 65536 / threads_of_block(2) / 8 * 8, kCopyRegisters = 96, kWalkRegisters = 240;
+static_assert(kRegisters == 168 && kCopyRegisters + kWalkRegisters == 2 * kRegisters);
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr bool kGivesRegisters = true;
 #else
 constexpr bool kGivesRegisters = false;
 #endif
-template <int kRegisters>
+template <int kCount>
 __device__ __forceinline__ void have_registers() {
-  if constexpr (kGivesRegisters && kRegisters > kCopyRegisters) {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+  if constexpr (kGivesRegisters && kCount > kRegisters) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
   } else if constexpr (kGivesRegisters) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
   }
 }
-// 16 rows of K that sums are found of at once, by a warp with so many rows.
+// How many times 16 rows of K sums are found of at once, by a warp with kOwn rows or fewer. They may reach beyond
+// its rows; what is found there is not used.
 template <int kOwn, int kSplit>
 constexpr int kRowsAtOnce = kOwn > 128                                    ? 1
                             : kSplit > 1 && kOwn > 64 && !kGivesRegisters ? 2
@@ -91,6 +93,7 @@ struct Place {
     return index;
   }
 };
+static_assert(sizeof(Place) == 96);  // with 104 what follows it lies elsewhere, and gradients take 3% longer
 
 // ---- A warp. Accumulators [16 columns of V] x [8 tokens, or rows of K]: (r, 2q..), (r + 8, 2q..) with r = lane /
 // 4, q = lane % 4.
@@ -263,7 +266,7 @@ struct StateColumns {
   static constexpr int kOwn = kRows / kSplit;  // rows, or fewer
   float s[kOwn / 8][4];
 
-  // Rows of each warp, of `rows` in all: by 32.
+  // Rows of each warp, of `rows` in all: by 32, so that two steps of 16 need one test.
   static __device__ __forceinline__ int share_of(int rows) {
     return kSplit > 1 ? (rows + 32 * kSplit - 1) / (32 * kSplit) * 32 : rows;
   }

@@ -137,7 +137,7 @@ std::vector<DeltaCase> cases() {
     c.strongest = 0.01f;  // in longer runs M falls below what float16 has
     add(c, of + " float16 groups");
     for (const auto &[k, v] :
-         {std::pair{16, 16}, {128, 128}, {96, 192}, {144, 64}, {208, 32}, {256, 256}, {48, 512}}) {
+         {std::pair{16, 16}, {128, 128}, {96, 192}, {144, 64}, {208, 32}, {256, 256}, {48, 512}, {80, 48}}) {
       c = plain, c.dim_k = k, c.dim_v = v, c.heads = c.heads_q = c.heads_k = c.heads_v = 1;
       add(c, of + " " + std::to_string(k) + " x " + std::to_string(v));
     }
