@@ -15,7 +15,7 @@ template <int kRows, int kSplit>
 struct Handed {
   // The state of a warp; the tokens of two warps with the same columns, in float32; bytes.
   static constexpr int kOfState = kRows / kSplit / 16 * 512, kOfTokens = kTokens8 * 512, kPairs = 4 / kSplit;
-  static constexpr int kBytes = kSplit > 1 ? 4 * kOfState + kPairs *kOfTokens : 0;
+  static constexpr int kBytes = kSplit == 1 ? 0 : 4 * kOfState + 4 / kSplit * kOfTokens;
   static constexpr int kBarriers = 2 * (4 + kPairs);  // states full, states empty, tokens full, tokens back
   uint32_t memory, barriers;
 

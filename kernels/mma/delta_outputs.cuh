@@ -37,6 +37,7 @@ struct OutputsWalk {
   // Not read from shared memory again and again.
   const bool outputs, keeps;
 
+  // Forward a chunk's number is its turn.
   __device__ __forceinline__ void take_chunk(uint32_t stage, int n, int) {
     const Keeper<kSplit> keeper(p, place, p.checkpoints, n, false);
     const int first = Columns::first_row(p.k.dim), own = Columns::own_rows(p.k.dim);

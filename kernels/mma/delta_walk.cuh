@@ -4,8 +4,8 @@
 // alone. Chunks, N, P and their slots are those of the walks in delta/ (../delta/layout.cuh).
 //
 // Where blocks are few, they are split (kSplit 2): 32 columns, two warps for 16 of them with half of K's rows each
-// (delta_partner.cuh), four warps that copy (delta_chunks.cuh), and four that help: with what needs no state yet,
-// or what the next chunk does not need (delta_handed.cuh).
+// (delta_partner.cuh), four warps that copy (delta_chunks.cuh), and four that help: forward with outputs
+// (delta_outputs.cuh), back with P^T do (delta_terms.cuh), and in both with what is kept.
 #pragma once
 
 #include "delta_walks.h"
