@@ -4,60 +4,48 @@
 //   Y = v - read S | E = Y + N (beta Y) | U = beta E | S' = 2^G_C S + write^T U      o = scale (query S + P U)
 #include "channel_layout.cuh"
 #include "channel_walks.h"
-#include "forward_outputs.cuh"
 #include "forward_states.cuh"
 #include "passes.h"
 
 namespace lasp::gpu::delta_hopper::channel {
 namespace {
 
-using forward_walk::ChainStates, forward_walk::Mode, forward_walk::Outputs, forward_walk::all_slices,
-    forward_walk::find_place;
-using forward_walk::kChainRegisters, forward_walk::kCopyRegisters, forward_walk::kOfP, forward_walk::kOfQ,
-    forward_walk::kOutputRegisters;
-constexpr int kThreads = forward_walk::kOutputThreads, kFlip = 48;
+using forward_walk::ChainStates, forward_walk::Mode, forward_walk::all_slices, forward_walk::find_place;
 
-// Shared memory. A stage of what a chunk begins with: read in two parts, in flipped order; v; N and the factors to
-// beta as a slot has them. Of what it ends with: write in two parts, 2^G_C. Of outputs: query and P, in flipped
-// order. Then what is published, for forward_outputs.cuh.
-constexpr int kOfSlot = kFactors - kPairN + kWhole;  // bytes
-constexpr int kBeginStages = 2, kOfV = 2 * kImage, kOfN = kOfV + kPanel, kOfBeta = kOfN + kFactors - kPairN + kBeta,
-              kBeginBytes = kOfN + round_up(kOfSlot, 1024);
+// A warpgroup walks a slice of the state and finds its outputs, another takes these to memory, a third copies.
+constexpr int kThreads = 3 * kGroup, kFlip = 48;
+constexpr int kChainRegisters = 240, kStoreRegisters = 72, kCopyRegisters = 96;
+static_assert(kChainRegisters + kStoreRegisters + kCopyRegisters <= 3 * 168);
+
+// Shared memory. A stage of what a chunk begins with: read in two parts and query, in flipped order; v, later the
+// chunk's o; N, factors and P as a slot has them, without outputs up to beta. Of what it ends with: write in two
+// parts, 2^G_C. In stretches, which have no outputs, the rounded state leaves by way of query's place, and E of
+// v's.
+constexpr int kSlotToBeta = kFactors - kPairN + kWhole;  // bytes
+constexpr int kBeginStages = 2, kOfQuery = 2 * kImage, kOfV = kOfQuery + kImage, kOfN = kOfV + kPanel,
+              kOfP = kOfN + kPairP, kOfBeta = kOfN + kFactors - kPairN + kBeta,
+              kBeginBytes = kOfN + round_up(kSlotBytes, 1024);
 constexpr int kOfWhole = 2 * kImage, kEndBytes = kOfWhole + 1024, kEndAt = kBeginStages * kBeginBytes;
-constexpr int kOutputAtByte = kEndAt + kEndBytes, kOutputBytesOfStage = 4 * kPanel,
-              kPublishedState = kOutputAtByte + kOutputBytesOfStage, kPublishedU = kPublishedState + 2 * kPanel,
-              kBarrierAt = kPublishedU + 2 * kPanel, kBarrierCount = 2 * kBeginStages + 8,
+constexpr int kBarrierAt = kEndAt + kEndBytes, kBarrierCount = 3 * kBeginStages + 2,
               kShared = kBarrierAt + 8 * kBarrierCount;
 
 struct ChannelBlock {
-  static constexpr int kOutputStages = 1;
   uint32_t shared;
   __device__ uint32_t begin_stage(int n) const { return shared + n % kBeginStages * kBeginBytes; }
   __device__ uint32_t end_stage() const { return shared + kEndAt; }
-  __device__ uint32_t output(int) const { return shared + kOutputAtByte; }
-  __device__ uint32_t state() const { return shared + kPublishedState; }
-  __device__ uint32_t u() const { return shared + kPublishedU; }
   __device__ uint32_t barrier(int i) const { return shared + kBarrierAt + 8 * i; }
   __device__ uint32_t begin_full(int n) const { return barrier(n % kBeginStages); }
   __device__ uint32_t begin_empty(int n) const { return barrier(kBeginStages + n % kBeginStages); }
-  __device__ uint32_t end_full() const { return barrier(kBarrierCount - 8); }
-  __device__ uint32_t end_empty() const { return barrier(kBarrierCount - 7); }
-  __device__ uint32_t output_full(int) const { return barrier(kBarrierCount - 6); }
-  __device__ uint32_t output_empty(int) const { return barrier(kBarrierCount - 5); }
-  __device__ uint32_t state_full() const { return barrier(kBarrierCount - 4); }
-  __device__ uint32_t state_empty() const { return barrier(kBarrierCount - 3); }
-  __device__ uint32_t u_full() const { return barrier(kBarrierCount - 2); }
-  __device__ uint32_t u_empty() const { return barrier(kBarrierCount - 1); }
+  __device__ uint32_t output_full(int n) const { return barrier(2 * kBeginStages + n % kBeginStages); }
+  __device__ uint32_t end_full() const { return barrier(kBarrierCount - 2); }
+  __device__ uint32_t end_empty() const { return barrier(kBarrierCount - 1); }
 
-  // By all threads: barriers, and the zeros of P.
+  // By all threads. With outputs a stage is free when the warpgroup that stores them has read o.
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kBarrierCount; ++i) hopper::barrier_init(barrier(i), kGroup);
       hopper::barrier_init_fence();
     }
-    for (int i = threadIdx.x; i < 2 * kPanel / 16; i += kThreads)
-      store_shared_16(output(0) + kOfP + 16 * i, uint4{0, 0, 0, 0});
-    hopper::fence_async_proxy();
     __syncthreads();
   }
 };
@@ -85,11 +73,13 @@ struct ChannelCopies {
     const bool boxed = n < place.boxed;
     wait_before(block.begin_empty(n), n / kBeginStages);
     if (one) {
-      hopper::fence_async_proxy();  // the chain may have written where v was
-      expect_bytes(full, 2 * kImage + kOfSlot + boxed * kPanel);
+      hopper::fence_async_proxy();  // o may have been written where v was
+      const int of_slot = outputs ? kSlotBytes : kSlotToBeta;
+      expect_bytes(full, 2 * kImage + of_slot + boxed * kPanel + outputs * kImage);
       copy_flipped<2>(to, slot + kReadHigh, full);
-      copy_bulk(to + kOfN, slot + kPairN, kOfSlot, full);
+      copy_bulk(to + kOfN, slot + kPairN, of_slot, full);
       if (boxed) copy_box(to + kOfV, map, full, p.v, p, place, n, no_v);
+      if (outputs) copy_flipped<1>(to + kOfQuery, slot + kQuery, full);
     }
     if (!boxed) {
       Tensor v = p.v;
@@ -108,17 +98,6 @@ struct ChannelCopies {
     }
     hopper::barrier_arrive(full);
   }
-  __device__ __forceinline__ void to_outputs(const char *slot, int n) const {
-    const uint32_t to = block.output(n), full = block.output_full(n);
-    wait_before(block.output_empty(n), n);
-    if (one) {
-      hopper::fence_async_proxy();  // o has been written where q was
-      expect_bytes(full, kImage);
-      copy_flipped<1>(to + kOfQ, slot + kQuery, full);
-    }
-    copy_squares<kFlip>(to + kOfP, slot + kPairP);
-    arrive_copies(full, false);
-  }
   __device__ __forceinline__ void run(const Slots &slots) const {
     const char *slot = slots.at(slots.first_of_part(place.index, place.part, place.run), p.heads, place.head);
     const int64_t step = int64_t{p.heads} * slots.bytes;
@@ -126,7 +105,6 @@ struct ChannelCopies {
     for (int n = 0; n < place.chunks; ++n, slot += step) {
       to_end(slot, n);
       if (n + 1 < place.chunks) to_begin(slot + step, n + 1);
-      if (outputs) to_outputs(slot, n);
     }
     copies_wait<0>();
   }
@@ -135,7 +113,7 @@ struct ChannelCopies {
 template <typename T, Mode kMode>
 struct ChannelChain : ChainStates<T, kMode> {
   using States = ChainStates<T, kMode>;
-  using States::load, States::store, States::keep, States::keep_state, States::keep_tokens, States::publish;
+  using States::load, States::store, States::keep, States::keep_state, States::keep_tokens, States::put_tokens;
   using States::p, States::place, States::s, States::kOutputs, States::kStretch;
   const ChannelBlock &block;
 
@@ -145,24 +123,20 @@ struct ChannelChain : ChainStates<T, kMode> {
       const uint32_t stage = block.begin_stage(n), beta = stage + kOfBeta;
       hopper::barrier_wait(block.begin_full(n), n / kBeginStages & 1);
       if (n >= place.boxed) hopper::fence_async_proxy();  // threads have copied
-      float y[32];
+      float y[32], o[32];
       uint32_t high[32];
-      multiply_state<T>(y, s, high, stage);
+      multiply_state<T>(y, s, high, stage, [&](int step, const uint32_t *state) {
+        if constexpr (kOutputs) multiply<T, 64, false>(o, state, state_rows(stage + kOfQuery, step), step > 0);
+      });
       hopper::wgmma_commit();
-      if constexpr (kOutputs) {
-        wait_before(block.state_empty(), n);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) publish(block.state() + j / 4 * kPanel, j % 4, high + 4 * j);
-        hopper::fence_async_proxy();
-        hopper::barrier_arrive(block.state_full());
-      }
       uint32_t v[16];
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(stage + kOfV, j ^ 3));
       hopper::wgmma_wait<0>(y);
+      if constexpr (kOutputs) pin(o);
       if constexpr (kStretch) {
-        keep_state(high, block.state(), n);
+        keep_state(high, stage + kOfQuery, n);
       } else {
         keep(n);
       }
@@ -184,27 +158,55 @@ struct ChannelChain : ChainStates<T, kMode> {
       if constexpr (kStretch) keep_tokens(y, stage + kOfV, n);
       by_token<kFlip>(beta,
                       [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-      hopper::barrier_arrive(block.begin_empty(n));
+      if constexpr (!kOutputs) hopper::barrier_arrive(block.begin_empty(n));
 
       hopper::barrier_wait(block.end_full(), n & 1);
       float first[32], second[32];
       channel::multiply_tokens<T, false, kFlip>(first, second, y, x, x_low, block.end_stage());
       hopper::wgmma_commit();
       if constexpr (kOutputs) {
-        wait_before(block.u_empty(), n);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) publish(block.u(), j, x + 4 * j), publish(block.u() + kPanel, j, x_low + 4 * j);
-        hopper::fence_async_proxy();
-        hopper::barrier_arrive(block.u_full());
+        hopper::wgmma_begin();
+        multiply_lower<T>(o, x, x_low, stage + kOfP);
+        hopper::wgmma_commit();
+        hopper::wgmma_wait<1>(first);
+      } else {
+        hopper::wgmma_wait<0>(first);
       }
-      hopper::wgmma_wait<0>(first);
       pin(second);
       add_chunk(s, first, second, block.end_stage() + kOfWhole);
       hopper::barrier_arrive(block.end_empty());
+      if constexpr (kOutputs) {
+        hopper::wgmma_wait<0>(o);
+        put_tokens(o, p.scale, stage + kOfV);
+        hopper::barrier_arrive(block.output_full(n));
+      }
     }
     if constexpr (!kStretch) store();
   }
 };
+
+// By a warpgroup: a chunk's o, from the place of v.
+template <typename T>
+__device__ __forceinline__ void store_outputs(const DeltaForward &p, const Place &place,
+                                              const ChannelBlock &block) {
+  const int thread = threadIdx.x % kGroup, piece = thread % 8, column = place.slice * kSlice + 8 * piece;
+  const int64_t stride = p.o.strides.token;
+  T *to = static_cast<T *>(p.o.data) +
+          offset_of(p.o, place.run.row, place.run.begin + thread / 8, place.head, p.heads) + column;
+  const int32_t length = column < p.v.dim ? place.run.length : 0;
+  for (int n = 0; n < place.chunks; ++n, to += kChunk * stride) {
+    const int32_t left = length - n * kChunk - thread / 8;
+    hopper::barrier_wait(block.output_full(n), n / kBeginStages & 1);
+    uint4 x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      x[i] = load_shared_16(block.begin_stage(n) + kOfV + swizzled(thread / 8 + 16 * i, piece));
+    hopper::barrier_arrive(block.begin_empty(n));
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (16 * i < left) store_piece(to + 16 * i * stride, x[i]);
+  }
+}
 
 template <typename T, bool kStretch>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -232,9 +234,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       ChannelChain<T, Mode::kStates>{{p, place, place.slice, transition, kept, slots, {}}, block}.walk();
     }
   } else if (group == 1) {
-    hopper::give_registers<kOutputRegisters>();
-    if constexpr (!kStretch)
-      if (outputs) Outputs<T, false, ChannelBlock>{p, place, block}.run();
+    hopper::give_registers<kStoreRegisters>();
+    if (outputs) store_outputs<T>(p, place, block);
   } else {
     hopper::give_registers<kCopyRegisters>();
     ChannelCopies{p, place, block, map, outputs, transition}.run(slots);

@@ -46,19 +46,25 @@ __device__ __forceinline__ void copy_slice(uint32_t to, const Tensor &t, const P
   });
 }
 
-// y (64 tokens) = state times the rows of an image in two parts; the rounded state stays in `high`.
-template <typename T>
+// The rows of an image that step `step` of a product with the state reads: 16 of the state's rows.
+__device__ __forceinline__ uint64_t state_rows(uint32_t image, int step) {
+  return hopper::advance(hopper::tile_descriptor<128>(image + step / 4 * kPanel), step % 4 * 32);
+}
+// y (64 tokens) = state times the rows of an image in two parts; the rounded state stays in `high`. also(step, 16
+// rows of that): other products with it.
+template <typename T, typename Also>
 __device__ __forceinline__ void multiply_state(float (&y)[32], const float (&state)[64], uint32_t (&high)[32],
-                                               uint32_t images) {
+                                               uint32_t images, Also also) {
 #pragma unroll
   for (int s = 0; s < 8; ++s) {
     uint32_t low[4];
     split<T, 8>(state + 8 * s, high + 4 * s, low);
     hopper::wgmma_begin();
-    const uint64_t b = hopper::advance(hopper::tile_descriptor<128>(images + s / 4 * kPanel), s % 4 * 32);
+    const uint64_t b = state_rows(images, s);
     multiply<T, 64, false>(y, high + 4 * s, b, s > 0);
     multiply<T, 64, false>(y, low, b, true);
     multiply<T, 64, false>(y, high + 4 * s, hopper::advance(b, kImage), true);
+    also(s, high + 4 * s);
   }
 }
 // first and second (64 rows of K each) += or = x times an image in two parts, over tokens. x is left in two parts.

@@ -90,7 +90,7 @@ struct ChannelWalker : ReversedStates<T> {
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]), transposed_at(stage + kOfDO, j));
-      multiply_state<T>(y, s, high, stage);
+      multiply_state<T>(y, s, high, stage, [](int, const uint32_t *) {});
       multiply_upper_of<T, false>(w, d_o, stage + kOfP, false);
       multiply_upper_of<T, true>(w, d_o, stage + kOfP);
       hopper::wgmma_commit();

@@ -28,8 +28,8 @@ struct ChannelCopies : Copies {
       if (thread < kFactorBytes / 16) copy_16(block.factors(n) + 16 * thread, slot + kFactors + 16 * thread, true);
       done(block.buffer_k(n));
       wait_empty(at::kBufferSquares, n);
-      copy_squares<0>(block.shared + at::kSquares, slot + kPairN);
-      copy_squares<0>(block.shared + at::kSquares + 2 * kPanel, slot + kPairP);
+      copy_squares(block.shared + at::kSquares, slot + kPairN);
+      copy_squares(block.shared + at::kSquares + 2 * kPanel, slot + kPairP);
       done(at::kBufferSquares);
       wait_empty(at::kBufferDO, n);
       tensor(block.shared + at::kDO, p.d_o, c);

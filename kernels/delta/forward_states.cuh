@@ -140,12 +140,6 @@ struct ChainStates {
     for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(s[2 * i], s[2 * i + 1]);
     store_rounded<T>(static_cast<T *>(p.checkpoints) + index * size(), rounded, extent(), slice);
   }
-
-  // Left operands of 16 columns to a panel of rows of V's columns.
-  static __device__ __forceinline__ void publish(uint32_t panel, int j, const uint32_t *x) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    hopper::store_matrices(panel + swizzled(16 * warp + lane % 16, 2 * j + lane / 16), x[0], x[1], x[2], x[3]);
-  }
 };
 
 // How many slices of states a launch has for each part, and with those of M.

@@ -117,8 +117,8 @@ struct Copies {
         copy_16(block.factors(n) + 16 * thread, slot + delta_hopper::kFactors + 16 * thread, true);
       done(block.buffer_k(n));
       wait_empty(kBufferSquares, n);
-      copy_squares<0>(block.shared + kSquares, slot + kPairN);
-      copy_squares<0>(block.shared + kSquares + 2 * kPanel, slot + kPairP);
+      copy_squares(block.shared + kSquares, slot + kPairN);
+      copy_squares(block.shared + kSquares + 2 * kPanel, slot + kPairP);
       done(kBufferSquares);
       wait_empty(kBufferDO, n);
       tensor(block.shared + kDO, p.d_o, c, place.slice * kSlice);

@@ -27,7 +27,6 @@ __device__ __forceinline__ int this_thread() {
 }
 
 // By kGroup threads: a pair of a slot's tiles as two squares, in pieces of 16 bytes.
-template <int kFlip>
 __device__ __forceinline__ void copy_squares(uint32_t to, const char *pair) {
   constexpr int kPieces = kTile / 16;  // of a tile
 #pragma unroll
@@ -36,7 +35,7 @@ __device__ __forceinline__ void copy_squares(uint32_t to, const char *pair) {
     const int block = at / 32, block_row = (block >= 1) + (block >= 3) + (block >= 6);
     const int row = 2 * block_row + at / 16 % 2, column = 2 * (block - tile_block(block_row, 0)) + at / 8 % 2;
     const int from = (low ? PairTile<true>::at(row, column) : PairTile<false>::at(row, column)) + at % 8 * 16;
-    copy_16(to + low * kPanel + swizzled((8 * row + at % 8) ^ kFlip, column ^ kFlip / 8), pair + from, true);
+    copy_16(to + low * kPanel + swizzled(8 * row + at % 8, column), pair + from, true);
   }
 }
 

@@ -114,7 +114,7 @@ constexpr KernelRow kRows[] = {
     {kDeltaForward, kHopper, kNotPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
      "delta/forward.cu", "forward", "segments x H", "384", 216.1, "216.1", 168},
     {kDeltaForward, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
-     "delta/channel_forward.cu", "forward_channel", "segments x H x V / 64", "384", 201.1, "201.1", 168},
+     "delta/channel_forward.cu", "forward_channel", "segments x H x V / 64", "384", 191.1, "191.1", 168},
     {kDeltaForward, kMma, kNotPerChannel, k16sTo256, k16s, k16Bit, 80, kNewest,  //
      "mma/delta_forward.cuh", "forward", "segments x H x V / 64, or V / 32", "128 or 384", 97.75, "219.5", 255},
     {kDeltaForward, kGeneric, kAnyDecay, kAny, kAny, kAnyType, 0, kNewest,  //
