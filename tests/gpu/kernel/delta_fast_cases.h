@@ -17,11 +17,12 @@ struct DeltaFastCase {
   std::vector<Run> runs;
   Decay decay = Decay::kNone;
   DType decay_dtype = DType::kFloat32;
-  float strongest = 0.1f;  // log decays are drawn from [-strongest, 0]; negative: all are that
-  bool mixed = false;      // of each channel, or head, from a range of its own, over 4 powers of ten
-  float beta = 1;          // beta from [0, beta]; negative: all -beta
-  float alike = 0;         // how much keys have in common
-  float length = 1;        // of keys
+  bool odd_decays = false;  // they begin one element behind where two of them would
+  float strongest = 0.1f;   // log decays are drawn from [-strongest, 0]; negative: all are that
+  bool mixed = false;       // of each channel, or head, from a range of its own, over 4 powers of ten
+  float beta = 1;           // beta from [0, beta]; negative: all -beta
+  float alike = 0;          // how much keys have in common
+  float length = 1;         // of keys
   bool grows = false;  // of each 576 tokens the first 256 let a state grow by 2^40, the others leave 2^-42 of it
   bool state = true, transition = false, backward = true;
   bool staged = false;  // gradients of q, k and v in float32, which stretches need above 128 columns
@@ -164,6 +165,14 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
   add("channel, 16-bit g, padded", [](DeltaFastCase &c) {
     c.tokens = 320, c.decay = Decay::kChannel, c.decay_dtype = DType::kBFloat16, c.padding = 64;
   });
+  add("channel, odd decays",
+      [](DeltaFastCase &c) { c.tokens = 320, c.decay = Decay::kChannel, c.odd_decays = true; });
+  add("channel, 16-bit g, odd decays", [](DeltaFastCase &c) {
+    c.tokens = 320, c.decay = Decay::kChannel, c.decay_dtype = DType::kBFloat16, c.odd_decays = true;
+  });
+  add("channel, 16-bit g, float16", [](DeltaFastCase &c) {
+    c.tokens = 640, c.decay = Decay::kChannel, c.decay_dtype = c.dtype = DType::kFloat16;
+  });
   // So many heads: where decay is strong, few tokens decide.
   add("channel, strong",
       [](DeltaFastCase &c) { c.tokens = 320, c.heads = 16, c.decay = Decay::kChannel, c.strongest = 5; });
@@ -190,6 +199,12 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
   add("channel, parts", [](DeltaFastCase &c) {
     c.tokens = 4300, c.heads = 1, c.decay = Decay::kChannel, c.strongest = 0.01f, c.transition = true;
     c.runs = {make_run(0, 0, 4000), make_run(0, 4000, 300)};
+  });
+  add("channel, long", [](DeltaFastCase &c) {
+    c.tokens = 2200, c.heads = 3, c.columns = 80, c.decay = Decay::kChannel, c.strongest = 2.2f;
+  });
+  add("channel, long, float16", [](DeltaFastCase &c) {
+    c.tokens = 700, c.decay = Decay::kChannel, c.dtype = DType::kFloat16, c.padding = 8, c.state = false;
   });
   add("channel, no decay, no states",
       [](DeltaFastCase &c) { c.tokens = 256, c.state = false, c.decay = Decay::kChannel, c.strongest = 0; });

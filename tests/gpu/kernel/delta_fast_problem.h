@@ -95,9 +95,14 @@ inline Problem make_problem(DeltaFastCase c) {
 struct Device {
   const Problem &p;
   DeviceCopy q, k, v, d_o, g32, g16, beta, runs, segments, state, d_state;
+  static std::vector<float> decays(const Problem &p) {
+    std::vector<float> to(p.c.odd_decays);
+    to.insert(to.end(), p.g.begin(), p.g.end());
+    return to;
+  }
   static std::vector<uint16_t> rounded(const Problem &p) {
     std::vector<uint16_t> to;
-    for (float x : p.g) to.push_back(round_to(p.c.dtype, x));
+    for (float x : decays(p)) to.push_back(round_to(p.c.dtype, x));
     return to;
   }
   static std::vector<Segment> make_segments(const Problem &p) {
@@ -114,7 +119,7 @@ struct Device {
         k(p.k),
         v(p.v),
         d_o(p.d_o),
-        g32(p.g),
+        g32(decays(p)),
         g16(rounded(p)),
         beta(p.beta),
         runs(p.c.runs),
@@ -129,7 +134,8 @@ struct Device {
     x.q = tensor(q, p.rows_of(p.q)), x.k = tensor(k, p.rows_of(p.k)), x.v = tensor(v, p.rows_of(p.v));
     x.batch = c.batch, x.tokens = c.tokens, x.heads = c.heads, x.dtype = c.dtype;
     x.decay = c.decay, x.decay_dtype = c.decay_dtype;
-    x.g = c.decay_dtype == DType::kFloat32 ? g32.data : g16.data;
+    const bool wide = c.decay_dtype == DType::kFloat32;
+    x.g = static_cast<const char *>(wide ? g32.data : g16.data) + (wide ? 4 : 2) * c.odd_decays;
     x.beta_strides = {c.tokens * c.heads, c.heads, 1};
     const int64_t each = p.channels();
     x.g_strides = {c.tokens * c.heads * each, c.heads * each, each};
