@@ -153,11 +153,6 @@ __device__ __forceinline__ void skip_forgotten(const DeltaInputs &p, const Slots
   place.boxed = min(place.boxed, place.run.length / kChunk);
 }
 
-// What was copied by threads, once its barrier's phase is complete, for the tensor cores.
-__device__ __forceinline__ void wait_copies(uint32_t barrier, int use) {
-  hopper::barrier_wait(barrier, use & 1);
-  hopper::fence_async_proxy();
-}
 __device__ __forceinline__ void wait_before(uint32_t empty, int use) {
   if (use > 0) hopper::barrier_wait(empty, (use + 1) & 1);
 }
