@@ -3,6 +3,7 @@
 // not meet here, and channels meet in the scores alone.
 #include <algorithm>
 
+#include "channel_beside.cuh"
 #include "channel_finish.cuh"
 
 namespace lasp::gpu::delta_hopper::channel {
@@ -56,6 +57,7 @@ __device__ __forceinline__ void finish_chunk(const DeltaGradients &p, const Left
 template <typename T>
 __global__ void __launch_bounds__(kFinishThreads, 2) finish_channel(const DeltaGradients p, const Left left) {
   extern __shared__ __align__(16) char memory[];
+  begin_dependents();  // the walk of the next stretches, which has nothing to do with this
   const int64_t all = p.num_runs * p.heads * left.of_stretch, step = gridDim.x;
   for (int64_t first = blockIdx.x; first < all; first += 32 * step) {
     const int64_t mine = first + threadIdx.x % 32 * step;

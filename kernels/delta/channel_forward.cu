@@ -2,6 +2,7 @@
 // preparation has scaled.
 //
 //   Y = v - read S | E = Y + N (beta Y) | U = beta E | S' = 2^G_C S + write^T U      o = scale (query S + P U)
+#include "channel_beside.cuh"
 #include "channel_layout.cuh"
 #include "channel_walks.h"
 #include "forward_states.cuh"
@@ -19,8 +20,7 @@ static_assert(kChainRegisters + kStoreRegisters + kCopyRegisters <= 3 * 168);
 
 // Shared memory. A stage of what a chunk begins with: read in two parts and query, in flipped order; v, later the
 // chunk's o; N, factors and P as a slot has them, without outputs up to beta. Of what it ends with: write in two
-// parts, 2^G_C. In stretches, which have no outputs, the rounded state leaves by way of query's place, and E of
-// v's.
+// parts, 2^G_C.
 constexpr int kSlotToBeta = kFactors - kPairN + kWhole;  // bytes
 constexpr int kBeginStages = 2, kOfQuery = 2 * kImage, kOfV = kOfQuery + kImage, kOfN = kOfV + kPanel,
               kOfP = kOfN + kPairP, kOfBeta = kOfN + kFactors - kPairN + kBeta,
@@ -40,7 +40,7 @@ struct ChannelBlock {
   __device__ uint32_t end_full() const { return barrier(kBarrierCount - 2); }
   __device__ uint32_t end_empty() const { return barrier(kBarrierCount - 1); }
 
-  // By all threads. With outputs a stage is free when the warpgroup that stores them has read o.
+  // By all threads. With outputs a stage is free when these have left it.
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < kBarrierCount; ++i) hopper::barrier_init(barrier(i), kGroup);
@@ -98,15 +98,19 @@ struct ChannelCopies {
     }
     hopper::barrier_arrive(full);
   }
-  __device__ __forceinline__ void run(const Slots &slots) const {
-    const char *slot = slots.at(slots.first_of_part(place.index, place.part, place.run), p.heads, place.head);
+  __device__ __forceinline__ void run(const Slots &slots, const Beside &beside) const {
+    const int64_t first = slots.first_of_part(place.index, place.part, place.run);
+    const char *slot = slots.at(first, p.heads, place.head);
     const int64_t step = int64_t{p.heads} * slots.bytes;
+    Prepared prepared{beside, first * p.heads + place.head, p.heads, place.chunks};
+    prepared.wait(0);
     to_begin(slot, 0);
     for (int n = 0; n < place.chunks; ++n, slot += step) {
       to_end(slot, n);
-      if (n + 1 < place.chunks) to_begin(slot + step, n + 1);
+      if (n + 1 < place.chunks) prepared.wait(n + 1), to_begin(slot + step, n + 1);
     }
     copies_wait<0>();
+    wait_for_launch_before();
   }
 };
 
@@ -211,7 +215,7 @@ __device__ __forceinline__ void store_outputs(const DeltaForward &p, const Place
 template <typename T, bool kStretch>
 __global__ void __launch_bounds__(kThreads, 1)
     forward_channel(const int64_t first, const DeltaForward p, const Slots slots, const Stretches kept,
-                    const __grid_constant__ ColumnsMap map) {
+                    const Beside beside, const __grid_constant__ ColumnsMap map) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
   Place mine;
@@ -238,22 +242,26 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (outputs) store_outputs<T>(p, place, block);
   } else {
     hopper::give_registers<kCopyRegisters>();
-    ChannelCopies{p, place, block, map, outputs, transition}.run(slots);
+    ChannelCopies{p, place, block, map, outputs, transition}.run(slots, beside);
   }
 }
 
 template <typename T>
-int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
+int launch(const DeltaForward &p, const Slots &slots, const Stretches &kept, const Beside &beside, bool early,
+           Stream stream) {
   const int64_t blocks = p.num_runs * slots.parts * p.heads * all_slices(p, slots.phase, kept.data != nullptr);
-  return launch_blocks(kept.data ? forward_channel<T, true> : forward_channel<T, false>, blocks, kThreads, kShared,
-                       stream, p, slots, kept, encode_columns(p, p.v));
+  const auto kernel = kept.data ? forward_channel<T, true> : forward_channel<T, false>;
+  const ColumnsMap map = encode_columns(p, p.v);
+  if (early) return launch_dependent(kernel, blocks, kThreads, kShared, stream, p, slots, kept, beside, map);
+  return launch_blocks(kernel, blocks, kThreads, kShared, stream, p, slots, kept, beside, map);
 }
 
 }  // namespace
 
-int launch_forward(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
-  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, kept, stream)
-                                     : launch<__half>(p, slots, kept, stream);
+int launch_forward(const DeltaForward &p, const Slots &slots, const Stretches &kept, const Beside &beside,
+                   bool early, Stream stream) {
+  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, kept, beside, early, stream)
+                                     : launch<__half>(p, slots, kept, beside, early, stream);
 }
 
 int64_t forward_shared_bytes() { return kShared; }

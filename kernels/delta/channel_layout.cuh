@@ -88,7 +88,4 @@ __device__ __forceinline__ void add_chunk(float (&s)[64], const float (&first)[3
   add(s, first, whole), add(s + 32, second, whole + 4 * kDim / 2);
 }
 
-int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream);
-int load_prepare();
-
 }  // namespace lasp::gpu::delta_hopper::channel

@@ -2,6 +2,9 @@
 // of eight warps works on a chunk and head. Where no channel decays by more than kWidest in the chunk, scores are
 // products of whole tiles, read and query with k 2^-G, in a high and a low part; else they are found by levels
 // (channel_scores.cuh).
+#include <algorithm>
+
+#include "channel_beside.cuh"
 #include "channel_layout.cuh"
 #include "channel_scores.cuh"
 #include "channel_sums.cuh"
@@ -97,82 +100,156 @@ __device__ __forceinline__ void multiply_tiles(char *shared, float *square, char
         }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads, 2) prepare_channel(const DeltaInputs p, const Slots slots) {
-  extern __shared__ __align__(16) char shared[];
-  const int64_t slot = blockIdx.x;
-  const int32_t head = blockIdx.y;
-  const int64_t index = slots.run_of(slot);
-  if (index < 0) return;
-  const Run run = p.runs[index];
-  if (!takes(slots.filter, run)) return;
-  const int32_t begin = int32_t(slots.chunk_of(slot, index)) * kChunk, count = min(kChunk, run.length - begin);
-  if (count <= 0) return;
-  const int64_t token = run.begin + begin;
-  const int thread = threadIdx.x;
-  float *const beta = reinterpret_cast<float *>(shared + kOfBeta);
-  char *const to = slots.at(slot, p.heads, head);
-  const bool has_q = p.q.data != nullptr;
-  {
-    const int piece = thread % 16, row = thread / 16;
+// Which chunk a slot has; count 0: none.
+struct Chunk {
+  Run run = {};
+  int64_t token = 0;
+  int32_t head = 0, count = 0;
+  char *to = nullptr;
+
+  Chunk() = default;
+  __device__ __forceinline__ Chunk(const DeltaInputs &p, const Slots &slots, int64_t slot, int32_t of_head)
+      : head(of_head), to(slots.at(slot, p.heads, of_head)) {
+    const int64_t index = slots.run_of(slot);
+    if (index < 0) return;
+    run = p.runs[index];
+    if (!takes(slots.filter, run)) return;
+    const int32_t begin = int32_t(slots.chunk_of(slot, index)) * kChunk;
+    token = run.begin + begin;
+    count = max(0, min(kChunk, run.length - begin));
+  }
+};
+
+// What a chunk is found from: k and q on their way to tiles, the others in registers.
+struct Loaded {
+  Sums<kDim / 2> sums;
+  float beta = 0;  // of token threadIdx.x, where there is one
+
+  __device__ __forceinline__ static void copy(const DeltaInputs &p, const Chunk &chunk, char *shared) {
+    const int thread = threadIdx.x, piece = thread % 16, row = thread / 16;
+    const bool has_q = p.q.data != nullptr;
     const bool slow = !begins_on_piece(p.k.data) || (has_q && !begins_on_piece(p.q.data));
-    const auto load = [&](const Tensor &t, char *tile, bool any) {
-      const char *from =
-          static_cast<const char *>(t.data) + 2 * (offset_of(t, run.row, token + row, head, p.heads) + 8 * piece);
+    const auto copy_rows = [&](const Tensor &t, char *tile, bool any) {
+      const char *from = static_cast<const char *>(t.data) +
+                         2 * (offset_of(t, chunk.run.row, chunk.token + row, chunk.head, p.heads) + 8 * piece);
       const uint32_t at = shared_address(tile) + row * kRow + 16 * piece;
       copy_pieces<4>(slow, [&](int i, auto copy) {
-        const bool there = any && row + 16 * i < count && 8 * piece < t.dim;
+        const bool there = any && row + 16 * i < chunk.count && 8 * piece < t.dim;
         copy(at + 16 * i * kRow, there ? from + 32 * i * t.strides.token : p.k.data, there);
       });
     };
-    load(p.k, shared, true);
-    load(p.q, shared + kOfQ, has_q);
+    copy_rows(p.k, shared, true);
+    copy_rows(p.q, shared + kOfQ, has_q);
     copies_commit();
   }
-  if (thread < kChunk) {
-    beta[thread] = thread < count ? load_element(p.beta, p.beta_dtype,
-                                                 offset_of(p.beta_strides, run.row, token + thread, head))
-                                  : 0.0f;
-    reinterpret_cast<float *>(to + kFactors + kBeta)[thread] = beta[thread];
+  __device__ __forceinline__ void load(const DeltaInputs &p, const Chunk &chunk) {
+    const int thread = threadIdx.x;
+    sums.load(p, chunk.run, chunk.token, chunk.count, chunk.head, 0);
+    beta = 0;
+    if (thread < chunk.count)
+      beta = load_element(p.beta, p.beta_dtype,
+                          offset_of(p.beta_strides, chunk.run.row, chunk.token + thread, chunk.head));
   }
-  Sums<kDim / 2> sums;
-  sums.find(p, run, token, count, head, 0, reinterpret_cast<float *>(shared + kOfTotals));
+};
+
+// By all threads: all but N. Then tiles of k and q are free, and `loaded`. Where in shared memory A is, for
+// finish_loaded().
+template <typename T>
+__device__ __forceinline__ int begin_loaded(const DeltaInputs &p, Loaded &loaded, char *to, char *shared) {
+  const int thread = threadIdx.x;
+  Sums<kDim / 2> &sums = loaded.sums;
+  if (thread < kChunk) {
+    reinterpret_cast<float *>(shared + kOfBeta)[thread] = loaded.beta;
+    reinterpret_cast<float *>(to + kFactors + kBeta)[thread] = loaded.beta;
+  }
+  sums.add_up(p.decay_dtype, reinterpret_cast<float *>(shared + kOfTotals));
   if (sums.first == 0) {
     float none = 0;
     reinterpret_cast<float2 *>(to + kFactors + kWhole)[sums.pair] =
         float2{state_decay(sums.last.x, none), state_decay(sums.last.y, none)};
   }
   copies_wait<0>();
-  float *square;
-  if (__syncthreads_and(sums.narrow<T>())) {
-    scale_tokens<T>(sums, shared, to, has_q);
+  if (__syncthreads_and(sums.template narrow<T>())) {
+    scale_tokens<T>(sums, shared, to, p.q.data != nullptr);
     __syncthreads();
-    square = reinterpret_cast<float *>(shared + kOfReadLow);
-    multiply_tiles<T>(shared, square, to);
-    if (thread >= 128) return;
-    mma::sync_some<128>(2);
+    multiply_tiles<T>(shared, reinterpret_cast<float *>(shared + kOfReadLow), to);
+    return kOfReadLow;
   } else {
     float *const rows = reinterpret_cast<float *>(shared + kOfSums);
-    sums.store<kSumRow>(rows);
+    sums.template store<kSumRow>(rows);
     __syncthreads();
-    square = reinterpret_cast<float *>(shared + kOfColumns);
-    find_scores(Scores<T>{shared, shared + kOfQ, rows}, square, to);
+    find_scores(Scores<T>{shared, shared + kOfQ, rows}, reinterpret_cast<float *>(shared + kOfColumns), to);
+    store_images<T, kThreads>(shared, shared + kOfQ, rows, to);
     __syncthreads();
-    if (thread >= 128) return store_images<T>(shared, shared + kOfQ, rows, to);
+    return kOfColumns;
   }
-  solve_square<T>(square, beta, to);
+}
+// By all threads: N, by the first four warps.
+template <typename T>
+__device__ __forceinline__ void finish_loaded(int square, char *to, char *shared) {
+  if (threadIdx.x >= 128) return;
+  mma::sync_some<128>(2);
+  solve_square<T>(reinterpret_cast<float *>(shared + square), reinterpret_cast<const float *>(shared + kOfBeta),
+                  to);
 }
 
+// All chunks; where a walk waits for them (channel_beside.cuh), in the order in which it takes them. While the
+// first warps find N of a chunk, the next one is loaded.
 template <typename T>
-int launch(const DeltaInputs &p, const Slots &slots, Stream stream) {
-  prepare_channel<T><<<dim3(unsigned(slots.most), unsigned(p.heads)), kThreads, kSharedBytes, stream>>>(p, slots);
-  return cudaGetLastError();
+__global__ void __launch_bounds__(kThreads, 2)
+    prepare_channel(const DeltaInputs p, const Slots slots, const Beside beside) {
+  extern __shared__ __align__(16) char shared[];
+  // In shared memory, since registers are few. Numbers count chunks and heads in the order of the walk; places are
+  // those of Beside::ready, -1 where a number has no chunk.
+  __shared__ int32_t upcoming, number, loaded_place, place;
+  const auto all = int32_t(slots.most * p.heads);
+  // By one thread: the number after `last`, if this block takes another one.
+  const auto take = [&](int32_t last) {
+    if (!beside.ready) return last + int32_t(gridDim.x);
+    const bool leaves = blockIdx.x > 0 && multiprocessor() < beside.walks;
+    return last < all && !(leaves && last >= beside.early) ? atomicAdd(beside.ready + all, 1) : all;
+  };
+  if (beside.ready) begin_dependents();
+  if (threadIdx.x == 0) upcoming = beside.ready ? take(0) : int32_t(blockIdx.x), loaded_place = -1;
+  __syncthreads();
+  Loaded loaded;
+  for (bool more = true; more;) {
+    if (threadIdx.x == 0) number = upcoming, place = loaded_place;
+    int square = 0;
+    if (loaded_place >= 0) {
+      square = begin_loaded<T>(p, loaded, slots.data + int64_t{loaded_place} * slots.bytes, shared);
+    } else {
+      __syncthreads();
+    }
+    const int32_t there = number / p.heads, head = number % p.heads,
+                  slot = beside.reversed ? int32_t(slots.most) - 1 - there : there;
+    const Chunk chunk = number < all ? Chunk(p, slots, slot, head) : Chunk{};
+    if (chunk.count > 0) loaded.copy(p, chunk, shared);
+    if (threadIdx.x == kThreads - 1) {  // of a warp that has nothing else to do now
+      loaded_place = chunk.count > 0 ? slot * p.heads + head : -1;
+      upcoming = take(number);
+    }
+    if (place >= 0) finish_loaded<T>(square, slots.data + int64_t{place} * slots.bytes, shared);
+    loaded.load(p, chunk);  // of no tokens, too: nothing is kept from turn to turn
+    more = number < all;
+    hopper::fence_async_proxy_global();  // walks read slots by the copy engine
+    __syncthreads();
+    if (threadIdx.x == 0 && place >= 0 && beside.ready) tell_ready(beside, place);
+  }
 }
 
 }  // namespace
 
-int launch_prepare(const DeltaInputs &p, const Slots &slots, Stream stream) {
-  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
+int launch_prepare(const DeltaInputs &p, const Slots &slots, const Beside &beside, Stream stream) {
+  const int64_t all = slots.most * p.heads;
+  if (all == 0) return cudaSuccess;
+  if (beside.ready)
+    if (const cudaError_t error =
+            cudaMemsetAsync(beside.ready, 0, size_t(beside_bytes(slots.most, p.heads)), stream))
+      return error;
+  const auto kernel = p.dtype == DType::kBFloat16 ? prepare_channel<__nv_bfloat16> : prepare_channel<__half>;
+  kernel<<<unsigned(std::min(all, 2 * kMultiprocessors)), kThreads, kSharedBytes, stream>>>(p, slots, beside);
+  return cudaGetLastError();
 }
 
 int load_prepare() {

@@ -2,6 +2,7 @@
 // preparation has scaled. With R the state's gradient over `scale`:
 //
 //   dU = write R + P^T do | Z = dU + N^T (beta dU) | dv = beta Z | R' = 2^G_C R + query^T do - read^T dv
+#include "channel_beside.cuh"
 #include "channel_layout.cuh"
 #include "channel_walks.h"
 #include "passes.h"
@@ -37,16 +38,18 @@ struct ChannelRing {
 
 // By the producer warps.
 __device__ __forceinline__ void produce_channel(const DeltaReversed &p, const Place &place, const ChannelRing &ring,
-                                                const Slots &slots, const ColumnsMap &map) {
+                                                const Slots &slots, const Beside &beside, const ColumnsMap &map) {
   const bool one = threadIdx.x % kProducers == 0;
   const bool slow = !begins_on_piece(p.d_o.data);
   const int64_t step = int64_t{p.heads} * slots.bytes;
-  const char *slot =
-      slots.at(slots.first_of_part(place.index, place.part, place.run) + place.chunks - 1, p.heads, place.head);
+  const int64_t last = slots.first_of_part(place.index, place.part, place.run) + place.chunks - 1;
+  const char *slot = slots.at(last, p.heads, place.head);
+  Prepared prepared{beside, last * p.heads + place.head, -p.heads, place.chunks};
   const auto to_begin = [&](const char *from, int n) {
     const uint32_t to = ring.begin_stage(n), full = ring.begin_full(n);
     const int chunk = place.chunks - 1 - n;
     const bool boxed = chunk < place.boxed;
+    prepared.wait(n);
     wait_before(ring.begin_empty(n), n / kBeginStages);
     if (one) {
       expect_bytes(full, 2 * kImage + kSlotBytes + boxed * kPanel);
@@ -71,6 +74,7 @@ __device__ __forceinline__ void produce_channel(const DeltaReversed &p, const Pl
     if (n + 1 < place.chunks) to_begin(slot - step, n + 1);
   }
   copies_wait<0>();
+  wait_for_launch_before();
 }
 
 template <typename T>
@@ -129,7 +133,7 @@ struct ChannelWalker : ReversedStates<T> {
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 1)
-    reversed_channel(const int64_t first, const DeltaReversed p, const Slots slots,
+    reversed_channel(const int64_t first, const DeltaReversed p, const Slots slots, const Beside beside,
                      const __grid_constant__ ColumnsMap map) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
@@ -144,22 +148,26 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
   if (threadIdx.x >= kConsumers) {
-    produce_channel(p, place, ring, slots, map);
+    produce_channel(p, place, ring, slots, beside, map);
   } else {
     ChannelWalker<T>{{p, place, slots, place.slice, {}}, ring}.walk();
   }
 }
 
 template <typename T>
-int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
+int launch(const DeltaReversed &p, const Slots &slots, const Beside &beside, Stream stream) {
   const int64_t blocks = p.num_runs * slots.parts * p.heads * slices_of(p.v.dim);
-  return launch_blocks(reversed_channel<T>, blocks, kThreads, kShared, stream, p, slots, encode_columns(p, p.d_o));
+  const ColumnsMap map = encode_columns(p, p.d_o);
+  if (beside.ready)
+    return launch_dependent(reversed_channel<T>, blocks, kThreads, kShared, stream, p, slots, beside, map);
+  return launch_blocks(reversed_channel<T>, blocks, kThreads, kShared, stream, p, slots, beside, map);
 }
 
 }  // namespace
 
-int launch_reversed(const DeltaReversed &p, const Slots &slots, Stream stream) {
-  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, stream) : launch<__half>(p, slots, stream);
+int launch_reversed(const DeltaReversed &p, const Slots &slots, const Beside &beside, Stream stream) {
+  return p.dtype == DType::kBFloat16 ? launch<__nv_bfloat16>(p, slots, beside, stream)
+                                     : launch<__half>(p, slots, beside, stream);
 }
 
 int64_t reversed_shared_bytes() { return kShared; }

@@ -115,10 +115,10 @@ struct Scores {
   }
 };
 
-// The scaled images of a slot, by 128 threads.
-template <typename T>
+// The scaled images of a slot, by kThreads threads.
+template <typename T, int kThreads>
 __device__ __forceinline__ void store_images(const char *k, const char *q, const float *sums, char *to) {
-  const int thread = threadIdx.x % 128, piece = thread % 16;
+  const int thread = threadIdx.x % kThreads, piece = thread % 16;
   float last[8];
 #pragma unroll
   for (int c = 0; c < 8; ++c) last[c] = sums[(kChunk - 1) * kSumRow + 8 * piece + c];
@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_images(const char *k, const char *q, const
     *reinterpret_cast<uint4 *>(to + image + at) = uint4{x[0], x[1], x[2], x[3]};
   };
 #pragma unroll 2
-  for (int row = thread / 16; row < kChunk; row += 8) {
+  for (int row = thread / 16; row < kChunk; row += kThreads / 16) {
     const int at = piece / 8 * kPanel + int(swizzled(row, piece % 8));
     uint32_t read[4], read_low[4], write[4], write_low[4], query[4];
     uint32_t keys[4], queries[4];

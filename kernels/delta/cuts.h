@@ -11,6 +11,9 @@ constexpr double kBack = 3.7;
 struct Cut {
   int32_t parts = 1, chunks = 0;  // of a part; 0: all
   bool maps_alone = false;        // each slice of M has a block of its own (Slots::maps_alone)
+  // The whole run is walked beside the preparation of its chunks, which begins with so many of all heads
+  // (channel_beside.cuh); 0: after it.
+  int32_t early = 0;
   double time = 0;
 };
 // That of a walk back, which may be as the forward pass cut its runs and left their M.

@@ -304,10 +304,10 @@ int load() {
 }  // namespace forward_walk
 
 int launch_forward(const DeltaForward &p, const Slots &slots, Stream stream) {
-  return launch_stretches(p, slots, {}, stream);
+  return launch_stretches(p, slots, {}, false, stream);
 }
-int launch_stretches(const DeltaForward &p, const Slots &slots, const Stretches &kept, Stream stream) {
-  if (p.decay == Decay::kChannel) return channel::launch_forward(p, slots, kept, stream);
+int launch_stretches(const DeltaForward &p, const Slots &slots, const Stretches &kept, bool early, Stream stream) {
+  if (p.decay == Decay::kChannel) return channel::launch_forward(p, slots, kept, {}, early, stream);
   return p.dtype == DType::kBFloat16 ? forward_walk::launch<__nv_bfloat16>(p, slots, kept, stream)
                                      : forward_walk::launch<__half>(p, slots, kept, stream);
 }

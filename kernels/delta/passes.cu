@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "channel_gradients.cuh"
+#include "channel_walks.h"
 #include "cuts.h"
 #include "forward.h"
 #include "gradients.h"
@@ -57,6 +58,9 @@ int64_t walk_workspace(const Pass &p, CutOf cut_of_runs) {
   int64_t most = 0;
   for (int64_t runs = 1; runs <= std::min(p.num_runs, kMultiprocessors / p.heads); ++runs) {
     const Cut cut = cut_of_runs(runs);
+    if (cut.early > 0)
+      most =
+          std::max(most, round_up(channel::beside_bytes(most_slots(p.batch * p.tokens, p.num_runs), p.heads), 256));
     if (cut.parts > 1)
       most = std::max(most, (2 + kept_groups(p)) * 4 * state_floats(p, runs, cut) + forgets_bytes(p, runs, cut));
   }
@@ -118,7 +122,19 @@ DeltaGradients columns_of(DeltaGradients p, int32_t first) {
 int prepare(const DeltaInputs &p, const Slots &slots, bool stretches, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   if (const int error = launch_number_slots(p, slots, stretches, stream)) return error;
-  return p.decay == Decay::kChannel ? channel::launch_prepare(p, slots, stream) : launch_prepare(p, slots, stream);
+  return p.decay == Decay::kChannel ? channel::launch_prepare(p, slots, {}, stream)
+                                    : launch_prepare(p, slots, stream);
+}
+
+// Of a run that is walked beside its preparation, all of it.
+template <typename Pass, typename Walk>
+int run_beside(const Pass &p, const Slots &slots, const Cut &cut, bool reversed, Walk walk, Stream stream) {
+  channel::Beside beside;
+  beside.ready = reinterpret_cast<int32_t *>(slots.states);  // there are no parts
+  beside.early = cut.early, beside.walks = int32_t(p.heads * slices_of(p.v.dim)), beside.reversed = reversed;
+  if (const int error = launch_number_slots(p, slots, serves_stretches(p), stream)) return error;
+  if (const int error = channel::launch_prepare(p, slots, beside, stream)) return error;
+  return walk(beside);
 }
 
 }  // namespace
@@ -219,8 +235,16 @@ int run_forward(const DeltaForward &p, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   // Not in parts, which read what enters the run while its end is written.
   const bool in_place = p.state_in != nullptr && p.state_in == p.state_out;
-  Slots slots = place_walk(p, in_place ? Cut{} : cut_of(p, p.num_runs, false));
+  Cut cut = cut_of(p, p.num_runs, false);
+  if (in_place && cut.parts > 1) cut = {};
+  Slots slots = place_walk(p, cut);
   slots.kept_maps = p.maps, slots.maps_to_end = p.in_halves && p.maps;
+  if (cut.early > 0 && p.half == DeltaHalf::kBoth) {
+    const auto walk = [&](const channel::Beside &beside) {
+      return channel::launch_forward(p, slots, {}, beside, true, stream);
+    };
+    return run_beside(p, slots, cut, false, walk, stream);
+  }
   DeltaInputs chunks = p;
   if (p.decay != Decay::kChannel) chunks.q.data = nullptr;  // walks find P
   if (p.half != DeltaHalf::kEntered)
@@ -252,8 +276,15 @@ int64_t reversed_workspace(const DeltaReversed &p) {
 int run_reversed(const DeltaReversed &p, Stream stream) {
   if (p.num_runs == 0) return cudaSuccess;
   const bool in_place = p.d_state_in != nullptr && p.d_state_in == p.d_state_out;
-  const BackCut cut = in_place ? BackCut{} : back_cut_of(p, p.num_runs, p.maps_runs);
+  BackCut cut = back_cut_of(p, p.num_runs, p.maps_runs);
+  if (in_place && cut.parts > 1) cut = {};
   Slots slots = place_walk(p, cut);
+  if (cut.early > 0 && p.half == DeltaHalf::kBoth) {
+    const auto walk = [&](const channel::Beside &beside) {
+      return channel::launch_reversed(p, slots, beside, stream);
+    };
+    return run_beside(p, slots, cut, true, walk, stream);
+  }
   if (p.half != DeltaHalf::kEntered)
     if (const int error = prepare(p, slots, serves_stretches(p), stream)) return error;
   if (p.half == DeltaHalf::kOwn) {
@@ -326,12 +357,15 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
   Stretches kept;
   kept.of_stretch = of_stretch(p);
   kept.data = memory + partial_bytes(p) + window_slots_bytes(p);
+  bool finished = false;  // the launch before is channel_finish.cu's
   for (int64_t first = 0; first < p.num_runs; first += window) {
     DeltaGradients part = p;
     part.runs = p.runs + first, part.num_runs = std::min(window, p.num_runs - first);
     slots.most = part.num_runs * of_stretch(p);
-    if (p.prepared_runs == 0)
+    if (p.prepared_runs == 0) {
       if (const int error = prepare(part, slots, false, stream)) return error;
+      finished = false;
+    }
     for (int32_t column = 0; column < p.v.dim; column += kDim) {
       const DeltaGradients own = columns_of(part, column);
       slots.first_column = column;
@@ -339,9 +373,9 @@ int run_gradients(const DeltaGradients &p, Stream stream) {
       DeltaForward states;
       static_cast<DeltaInputs &>(states) = own;
       states.filter = p.filter;
-      for (const int error :
-           {launch_stretches(states, slots, kept, stream), launch_gradients(own, slots, kept, partial, stream)})
-        if (error) return error;
+      if (const int error = launch_stretches(states, slots, kept, finished, stream)) return error;
+      if (const int error = launch_gradients(own, slots, kept, partial, stream)) return error;
+      finished = p.decay == Decay::kChannel;
     }
   }
   return sum();

@@ -234,7 +234,7 @@ int launch(const DeltaReversed &p, const Slots &slots, Stream stream) {
 }  // namespace reversed_walk
 
 int launch_reversed(const DeltaReversed &p, const Slots &slots, Stream stream) {
-  if (p.decay == Decay::kChannel) return channel::launch_reversed(p, slots, stream);
+  if (p.decay == Decay::kChannel) return channel::launch_reversed(p, slots, {}, stream);
   return p.dtype == DType::kBFloat16 ? reversed_walk::launch<__nv_bfloat16>(p, slots, stream)
                                      : reversed_walk::launch<__half>(p, slots, stream);
 }

@@ -95,7 +95,7 @@ int run_walk_once(const DeltaReversed &p, const Slots &slots, Stream stream) {
     kept.window.first_unit = first, kept.window.units = std::min(windows.of_launch, windows.units - first);
     for (int32_t begin = last; begin >= 0; begin -= kept.window.chunks) {
       kept.window.begin = begin;
-      if (const int error = launch_stretches(states, of_states, kept, stream)) return error;
+      if (const int error = launch_stretches(states, of_states, kept, false, stream)) return error;
       if (const int error = launch_gradients_of_parts(p, slots, kept, g.workspace, stream)) return error;
     }
   }
