@@ -200,9 +200,9 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
     c.tokens = 4300, c.heads = 1, c.decay = Decay::kChannel, c.strongest = 0.01f, c.transition = true;
     c.runs = {make_run(0, 0, 4000), make_run(0, 4000, 300)};
   });
-  // Walks beside their preparation, of more chunks than walks see at once.
+  // A walk beside its preparation, of more chunks than a walk looks at, and than there are blocks that prepare.
   add("channel, beside", [](DeltaFastCase &c) {
-    c.tokens = 2200, c.heads = 3, c.columns = 80, c.decay = Decay::kChannel, c.strongest = 2.2f;
+    c.tokens = 2200, c.heads = 16, c.columns = 80, c.decay = Decay::kChannel, c.strongest = 2.2f;
   });
   add("channel, beside, float16", [](DeltaFastCase &c) {
     c.tokens = 700, c.decay = Decay::kChannel, c.dtype = DType::kFloat16, c.padding = 8, c.state = false;
