@@ -50,8 +50,7 @@ class Scaler {
     const int32_t tokens = block_.tokens(block_.begin(p_, n));
     wait_this_round(block_.full(ring.stage), ring);
     if (tokens < kTokens) clear_rows(stage, tokens);
-    const bool late = __shfl_sync(~0u, thread_ / kPairs, 0);
-    const Pivot pivot = late ? scale<true>(stage, beside) : scale<false>(stage, beside);
+    const Pivot pivot = scale(stage, beside);
     sync();
     if (pivot != Pivot::kNone)
       compute_scores<T, kDim>(stage, beside + L::kScores, p_.reversed, pivot == Pivot::kHalves);
@@ -80,12 +79,33 @@ class Scaler {
     return mma::sync_some_or<128>(1 + group_, nan || most > kSteepest<T>);
   }
 
+  // This thread's channels and half of the chunk, whose rows are counted from the pivot outward. One code serves
+  // both halves: it is long, and the cache for instructions is small.
+  struct Half {
+    int pair;
+    bool late;
+    uint32_t tile, piece;  // where row 0 has them in a tile
+    // Of row r.
+    __device__ __forceinline__ int row(int r) const { return late ? kHalf + r : kHalf - 1 - r; }
+    // A row & 7 counts up from the pivot in the late half, and down from 7 in the early one.
+    __device__ __forceinline__ uint32_t at(int r) const {
+      return tile + (late ? 128 * r : -128 * r) + ((piece ^ (r & 7)) << 4);
+    }
+  };
+  __device__ __forceinline__ Half half(uint32_t stage) const {
+    int thread;  // read anew, so that nothing of it waits in a register from chunk to chunk
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    const bool late = __shfl_sync(~0u, thread / kPairs % 2, 0);
+    const int pair = thread % kPairs;
+    return {pair, late, stage + (late ? kHalf : kHalf - 1) * 128 + pair / 32 * kBoxPanel + pair % 4 * 4,
+            uint32_t(pair % 32 / 4 ^ (late ? 0 : 7))};
+  }
+
   // Without a pivot the scores are found here, too.
-  template <bool kLate>
   __device__ __forceinline__ Pivot scale(uint32_t stage, uint32_t beside) const {
-    const int pair = thread_ % kPairs;
+    const Half h = half(stage);
     float2 decay[kHalf];
-    read_decays<kLate>(decay, stage, pair);
+    read_decays(decay, stage, h);
     float2 total[2] = {}, size[2] = {};  // of the tokens next to the pivot, and beyond
 #pragma unroll
     for (int r = 0; r < kHalf; ++r) {
@@ -94,70 +114,79 @@ class Scaler {
       add_size(size[r / (kHalf / 2)], decay[r]);
     }
     const float2 all = {size[0].x + size[1].x, size[0].y + size[1].y};
-    store_shared_pair(beside + (kLate ? L::kMiddle : L::kBefore) + 8 * pair,
+    store_shared_pair(beside + (h.late ? L::kMiddle : L::kBefore) + 8 * h.pair,
                       float2{total[0].x + total[1].x, total[0].y + total[1].y});
-    const uint32_t tile = stage + pair / 32 * kBoxPanel + pair % 4 * 4, piece = pair % 32 / 4 ^ (kLate ? 0 : 7);
     if (!any_steep(all, all)) {
-      from_pivot<kLate>(decay, tile, piece);
+      from_pivot(decay, h);
       return Pivot::kChunk;
     }
     const Pivot pivot = any_steep(size[0], size[1]) ? Pivot::kNone : Pivot::kHalves;
     if (pivot == Pivot::kNone) {
       compute_scores_by_pairs<T, kDim>(stage, beside + L::kScores, p_.reversed, p_.decay_dtype);
-      read_decays<kLate>(decay, stage, pair);
+      read_decays(decay, stage, h);
       sync();
-      from_ends<kLate>(decay, tile, piece);
-    } else {
-      from_pivots<kLate>(decay, tile, piece);
     }
-    const uint32_t sums = stage + L::kSums + (kLate ? 8 * kDim : 0) + 8 * pair;
-    store_shared_pair(sums + (kLate ? 0 : 4 * kDim), total[0]);
-    store_shared_pair(sums + (kLate ? 4 * kDim : 0), total[1]);
+    if (h.late) {
+      in_halves<true>(decay, h, pivot);
+    } else {
+      in_halves<false>(decay, h, pivot);
+    }
+    const uint32_t sums = stage + L::kSums + (h.late ? 8 * kDim : 0) + 8 * h.pair;
+    store_shared_pair(sums + (h.late ? 0 : 4 * kDim), total[0]);
+    store_shared_pair(sums + (h.late ? 4 * kDim : 0), total[1]);
     return pivot;
+  }
+  template <bool kLate>
+  __device__ __forceinline__ void in_halves(const float2 (&decay)[kHalf], const Half &h, Pivot pivot) const {
+    if (pivot == Pivot::kNone) {
+      from_ends<kLate>(decay, h);
+    } else {
+      from_pivots<kLate>(decay, h);
+    }
   }
 
   // From the pivot outward.
-  template <bool kLate>
-  __device__ __forceinline__ void read_decays(float2 (&decay)[kHalf], uint32_t stage, int pair) const {
+  __device__ __forceinline__ void read_decays(float2 (&decay)[kHalf], uint32_t stage, const Half &h) const {
+    const uint32_t g = stage + L::kG;
+    const auto read = [&](uint32_t bytes, auto load) {
+      const uint32_t from = g + h.row(0) * int(bytes) * kDim + 2 * bytes * h.pair;
+      const int step = (h.late ? 1 : -1) * int(bytes) * kDim;
 #pragma unroll
-    for (int r = 0; r < kHalf; ++r) decay[r] = read_decay<kDim>(stage + L::kG, p_.decay_dtype, row<kLate>(r), pair);
+      for (int r = 0; r < kHalf; ++r) {
+        const float2 x = load(from + r * step);
+        decay[r] = {x.x * kLog2E, x.y * kLog2E};
+      }
+    };
+    switch (p_.decay_dtype) {
+      case DType::kFloat32: return read(4, [](uint32_t at) { return load_shared_pair(at); });
+      case DType::kBFloat16: return read(2, [](uint32_t at) { return unpack<__nv_bfloat16>(load_shared(at)); });
+      default: return read(2, [](uint32_t at) { return unpack<__half>(load_shared(at)); });
+    }
   }
 
-  template <bool kLate>
-  static __device__ __forceinline__ constexpr int row(int r) {
-    return kLate ? kHalf + r : kHalf - 1 - r;
-  }
-  // A row & 7 counts up from the pivot in the late half, and down from 7 in the early one.
-  template <bool kLate>
-  static __device__ __forceinline__ uint32_t at(uint32_t tile, uint32_t piece, int r) {
-    return tile + row<kLate>(r) * 128 + ((piece ^ (r & 7)) << 4);
-  }
   static __device__ __forceinline__ void put_b(uint32_t at, uint32_t pair, float2 factor) {
     uint32_t low;
     store_shared(at + L::kB, mma::scale_pair<T>(pair, factor, &low));
     store_shared(at + L::kLow, low);
   }
 
-  template <bool kLate>
-  __device__ __forceinline__ void from_pivot(const float2 (&decay)[kHalf], uint32_t tile, uint32_t piece) const {
+  __device__ __forceinline__ void from_pivot(const float2 (&decay)[kHalf], const Half &h) const {
     constexpr int kTogether = 4;
-    const float sign = p_.reversed == kLate ? -1.0f : 1.0f;  // of a's log factors, as they grow from the pivot
+    const float sign = p_.reversed == h.late ? -1.0f : 1.0f;  // of a's log factors, as they grow from the pivot
     float2 e = {0, 0};
 #pragma unroll
     for (int first = 0; first < kHalf; first += kTogether) {
       uint32_t a[kTogether], b[kTogether];
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        a[i] = load_shared(at<kLate>(tile, piece, first + i) + L::kA);
-        b[i] = load_shared(at<kLate>(tile, piece, first + i) + L::kB);
-      }
+      for (int i = 0; i < kTogether; ++i)
+        a[i] = load_shared(h.at(first + i) + L::kA), b[i] = load_shared(h.at(first + i) + L::kB);
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         const float2 next = {fmaf(sign, decay[first + i].x, e.x), fmaf(sign, decay[first + i].y, e.y)};
-        if (kLate) e = next;
-        const uint32_t to = at<kLate>(tile, piece, first + i);
-        store_shared(to + L::kA, mma::scale_pair<T>(a[i], float2{exp2_fast(e.x), exp2_fast(e.y)}, nullptr));
-        put_b(to, b[i], float2{exp2_fast(-e.x), exp2_fast(-e.y)});
+        const float2 now = h.late ? next : e;  // a token's own decay lies on the side of the pivot's early half
+        const uint32_t to = h.at(first + i);
+        store_shared(to + L::kA, mma::scale_pair<T>(a[i], float2{exp2_fast(now.x), exp2_fast(now.y)}, nullptr));
+        put_b(to, b[i], float2{exp2_fast(-now.x), exp2_fast(-now.y)});
         e = next;
       }
     }
@@ -171,7 +200,7 @@ class Scaler {
 
   // Of a half chunk, from the pivot in its middle.
   template <bool kLate>
-  __device__ __forceinline__ void from_pivots(const float2 (&decay)[kHalf], uint32_t tile, uint32_t piece) const {
+  __device__ __forceinline__ void from_pivots(const float2 (&decay)[kHalf], const Half &h) const {
 #pragma unroll
     for (const bool outward : {false, true}) {
       const float sign = p_.reversed == (kLate == outward) ? -1.0f : 1.0f;
@@ -181,7 +210,7 @@ class Scaler {
         const int r = outward ? kHalf / 2 + i : kHalf / 2 - 1 - i;
         const float2 next = {fmaf(sign, decay[r].x, e.x), fmaf(sign, decay[r].y, e.y)};
         if (kLate == outward) e = next;
-        scale_row(at<kLate>(tile, piece, r), e, float2{-e.x, -e.y});
+        scale_row(h.at(r), e, float2{-e.x, -e.y});
         e = next;
       }
     }
@@ -189,7 +218,7 @@ class Scaler {
 
   // Of a half chunk, from its beginning and to its end. What a reads by in one direction, b writes by in the other.
   template <bool kLate>
-  __device__ __forceinline__ void from_ends(const float2 (&decay)[kHalf], uint32_t tile, uint32_t piece) const {
+  __device__ __forceinline__ void from_ends(const float2 (&decay)[kHalf], const Half &h) const {
 #pragma unroll
     for (const bool outward : {false, true}) {
       const bool of_a = (kLate == outward) != p_.reversed;
@@ -199,7 +228,7 @@ class Scaler {
         const int r = outward ? i : kHalf - 1 - i;
         const float2 through = {sum.x + decay[r].x, sum.y + decay[r].y};
         if (kLate == outward) sum = through;
-        const uint32_t to = at<kLate>(tile, piece, r);
+        const uint32_t to = h.at(r);
         const float2 factor = {exp2_fast(sum.x), exp2_fast(sum.y)};
         if (of_a) {
           store_shared(to + L::kA, mma::scale_pair<T>(load_shared(to + L::kA), factor, nullptr));
