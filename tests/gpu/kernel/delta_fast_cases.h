@@ -200,6 +200,10 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
     c.tokens = 4300, c.heads = 1, c.decay = Decay::kChannel, c.strongest = 0.01f, c.transition = true;
     c.runs = {make_run(0, 0, 4000), make_run(0, 4000, 300)};
   });
+  // More chunks than there are blocks that prepare, which take one after the other.
+  add("channel, many chunks", [](DeltaFastCase &c) {
+    c.tokens = 200, c.batch = 3, c.heads = 32, c.columns = 32, c.decay = Decay::kChannel, c.strongest = 2.2f;
+  });
   // A walk beside its preparation, of more chunks than a walk looks at, and than there are blocks that prepare.
   add("channel, beside", [](DeltaFastCase &c) {
     c.tokens = 2200, c.heads = 16, c.columns = 80, c.decay = Decay::kChannel, c.strongest = 2.2f;
