@@ -59,10 +59,9 @@ __device__ __forceinline__ void copy_boxes(uint32_t to, const CUtensorMap &map, 
 #pragma unroll
   for (int first = 0; first < kChunk; first += kRows) copy_rows<kFlip>(to, map, barrier, token, head, row, first);
 }
-// The 64 columns of the block's slice of a whole chunk, or as many zeros.
-__device__ __forceinline__ void copy_box(uint32_t to, const ColumnsMap &map, uint32_t barrier, const Tensor &t,
+// The 64 columns of the block's slice of a whole chunk of a tensor's head, or as many zeros.
+__device__ __forceinline__ void copy_box(uint32_t to, const ColumnsMap &map, uint32_t barrier, int32_t head,
                                          const DeltaInputs &p, const Place &place, int chunk, bool zeros = false) {
-  const auto head = int32_t(int64_t{place.head} * t.heads / p.heads);
   const auto token = zeros ? int32_t(p.tokens) : int32_t(place.run.begin + chunk * kChunk);  // behind the last one
   hopper::tma_load_box(to, &map.columns, barrier, token, 0, head, int32_t(place.run.row), hopper::Keep::kNormal,
                        place.slice * kSlice);

@@ -67,6 +67,7 @@ struct ChannelCopies {
   const bool outputs, no_v;
   const bool slow = !no_v && !begins_on_piece(p.v.data);
   const bool one = threadIdx.x % kGroup == 0;
+  const int32_t head_v = int32_t(int64_t{place.head} * p.v.heads / p.heads);
 
   __device__ __forceinline__ void to_begin(const char *slot, int n) const {
     const uint32_t to = block.begin_stage(n), full = block.begin_full(n);
@@ -78,7 +79,7 @@ struct ChannelCopies {
       expect_bytes(full, 2 * kImage + of_slot + boxed * kPanel + outputs * kImage);
       copy_flipped<2>(to, slot + kReadHigh, full);
       copy_bulk(to + kOfN, slot + kPairN, of_slot, full);
-      if (boxed) copy_box(to + kOfV, map, full, p.v, p, place, n, no_v);
+      if (boxed) copy_box(to + kOfV, map, full, head_v, p, place, n, no_v);
       if (outputs) copy_flipped<1>(to + kOfQuery, slot + kQuery, full);
     }
     if (!boxed) {

@@ -185,7 +185,8 @@ __device__ __forceinline__ int begin_loaded(const DeltaInputs &p, Loaded &loaded
   }
 }
 // By all threads: N, by the first four warps. The others meet as often as these do: compute-sanitizer's racecheck
-// takes what two warps do for one time where both have met others equally often, and else finds races that are none.
+// takes what two warps do for one time where both have met others equally often, and else finds races that are
+// none.
 template <typename T>
 __device__ __forceinline__ void finish_loaded(int square, char *to, char *shared) {
   if (threadIdx.x >= 128) {

@@ -55,7 +55,7 @@ __device__ __forceinline__ void produce_channel(const DeltaReversed &p, const Pl
       expect_bytes(full, 2 * kImage + kSlotBytes + boxed * kPanel);
       copy_bulk(to, from + kWriteHigh, 2 * kImage, full);
       copy_bulk(to + kOfSlot, from, kSlotBytes, full);
-      if (boxed) copy_box(to + kOfDO, map, full, p.d_o, p, place, chunk);
+      if (boxed) copy_box(to + kOfDO, map, full, place.head, p, place, chunk);
     }
     if (!boxed) copy_slice<0>(to + kOfDO, p.d_o, place, p.heads, chunk, from, slow);
     arrive_copies(full, slow);
