@@ -9,7 +9,7 @@ namespace lasp::gpu::hopper {
 const char *channel_refusal(const LinearPass &pass);
 // Of a (run, head).
 int32_t channel_blocks_of(const LinearPass &pass);
-int64_t channel_shared_bytes();  // of a block
+int64_t channel_shared_bytes(int32_t k);  // of a block
 int launch_channel_pass(const LinearPass &pass, Stream stream);
 int load_channel_kernels();
 

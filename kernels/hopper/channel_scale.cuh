@@ -20,14 +20,14 @@ namespace lasp::gpu::hopper::channel {
 template <typename T>
 constexpr float kSteepest = kIsBFloat16<T> ? 24.0f : 4.0f;
 
-template <typename T, int kDim>
+template <typename T, int kHeads>
 class Scaler {
-  using L = Layout<kDim>;
+  using L = Layout<kHeads>;
   static constexpr int kPairs = kDim / 2;  // of channels: a thread has a pair in a half of the chunk
   static_assert(2 * kPairs == 128);
 
  public:
-  __device__ __forceinline__ Scaler(const Params &p, const Block<kDim> &block, int group)
+  __device__ __forceinline__ Scaler(const Params &p, const Block<kHeads> &block, int group)
       : p_(p), block_(block), group_(group), thread_(threadIdx.x % 128) {}
 
   __device__ __forceinline__ void run() {
@@ -53,20 +53,27 @@ class Scaler {
     const Pivot pivot = scale(stage, beside);
     sync();
     if (pivot != Pivot::kNone)
-      compute_scores<T, kDim>(stage, beside + L::kScores, p_.reversed, pivot == Pivot::kHalves);
+      compute_scores<T, kHeads>(stage, beside + L::kScores, p_.reversed, pivot == Pivot::kHalves);
     put_state_decay(n, ring, pivot);
   }
 
   // Rows past the run's end are another sequence's, or anything.
   __device__ __forceinline__ void clear_rows(uint32_t stage, int32_t tokens) const {
     const uint4 zero = {0, 0, 0, 0};
-    for (int panel = 0; panel < 2 * L::kPanels + kWalkers; ++panel)
+    for (int panel = 0; panel < 2 * kDim / 64 + kWalkers; ++panel)
       for (int at = tokens * 128 + thread_ * 16; at < kBoxPanel; at += 2048)
         store_shared_16(stage + panel * kBoxPanel + at, zero);
-    const int row = kDim * (p_.decay_dtype == DType::kFloat32 ? 4 : 2);
-    for (int at = tokens * row + thread_ * 16; at < kTokens * row; at += 2048)
-      store_shared_16(stage + L::kG + at, zero);
+    const int row = L::kWidth * decay_bytes();
+    for (int head = 0; head < kHeads; ++head)
+      for (int at = tokens * row + thread_ * 16; at < kTokens * row; at += 2048)
+        store_shared_16(decays(stage, head) + at, zero);
     sync();
+  }
+
+  __device__ __forceinline__ int decay_bytes() const { return p_.decay_dtype == DType::kFloat32 ? 4 : 2; }
+  // Those of a head, as the copy engine brings them.
+  __device__ __forceinline__ uint32_t decays(uint32_t stage, int head) const {
+    return stage + L::kG + head * kTokens * L::kWidth * decay_bytes();
   }
 
   static __device__ __forceinline__ void add_size(float2 &size, float2 x) {
@@ -93,8 +100,7 @@ class Scaler {
     }
   };
   __device__ __forceinline__ Half half(uint32_t stage) const {
-    int thread;  // read anew, so that nothing of it waits in a register from chunk to chunk
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    const int thread = thread_again();
     const bool late = __shfl_sync(~0u, thread / kPairs % 2, 0);
     const int pair = thread % kPairs;
     return {pair, late, stage + (late ? kHalf : kHalf - 1) * 128 + pair / 32 * kBoxPanel + pair % 4 * 4,
@@ -122,7 +128,13 @@ class Scaler {
     }
     const Pivot pivot = any_steep(size[0], size[1]) ? Pivot::kNone : Pivot::kHalves;
     if (pivot == Pivot::kNone) {
-      compute_scores_by_pairs<T, kDim>(stage, beside + L::kScores, p_.reversed, p_.decay_dtype);
+#pragma unroll 1
+      for (int head = 0; head < kHeads; ++head) {
+        const uint32_t tile = stage + head * L::kHeadPanels * kBoxPanel;
+        compute_scores_by_pairs<T, L::kWidth>(tile + L::kA, tile + L::kB, decays(stage, head),
+                                              beside + L::kScores + head * L::kHeadScores, p_.reversed,
+                                              p_.decay_dtype);
+      }
       read_decays(decay, stage, h);
       sync();
     }
@@ -147,10 +159,11 @@ class Scaler {
 
   // From the pivot outward.
   __device__ __forceinline__ void read_decays(float2 (&decay)[kHalf], uint32_t stage, const Half &h) const {
-    const uint32_t g = stage + L::kG;
+    constexpr int kWidth = L::kWidth, kPairs = kWidth / 2;
     const auto read = [&](uint32_t bytes, auto load) {
-      const uint32_t from = g + h.row(0) * int(bytes) * kDim + 2 * bytes * h.pair;
-      const int step = (h.late ? 1 : -1) * int(bytes) * kDim;
+      const uint32_t from =
+          stage + L::kG + bytes * (h.pair / kPairs * kTokens * kWidth + h.row(0) * kWidth + h.pair % kPairs * 2);
+      const int step = (h.late ? 1 : -1) * int(bytes) * kWidth;
 #pragma unroll
       for (int r = 0; r < kHalf; ++r) {
         const float2 x = load(from + r * step);
@@ -278,7 +291,7 @@ class Scaler {
   }
 
   const Params &p_;
-  const Block<kDim> &block_;
+  const Block<kHeads> &block_;
   const int group_, thread_;
 };
 

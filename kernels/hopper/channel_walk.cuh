@@ -1,57 +1,36 @@
-// The walking warpgroups of the channel pass: 64 columns of y and of the state each. The state is held as R^T [64,
-// a.dim], float32 accumulators in registers for the whole run; rounded as they lie they are the left operand of
-// y^T = R^T a^T.
+// The walking warpgroups of the channel pass: a unit each. The state is held as R^T [64, channels of a head],
+// float32 accumulators in registers for the whole run; rounded as they lie they are the left operand of y^T = R^T
+// a^T.
 #pragma once
 
 #include "../add_global.cuh"
 #include "boxes.cuh"
 #include "channel_layout.cuh"
+#include "channel_load.cuh"
 #include "wgmma.cuh"
 
 namespace lasp::gpu::hopper::channel {
 
-// The copies of a chunk, by one lane.
-template <int kDim>
-__device__ __forceinline__ void load_chunk(const Params &p, const Block<kDim> &block, int32_t n) {
-  using L = Layout<kDim>;
-  const uint32_t s = n % L::kStages, stage = block.stage(s), full = block.full(s);
-  const int32_t token = block.first + block.begin(p, n), row = block.row;
-  const auto head = [&](int32_t heads) { return int32_t(int64_t(block.head) * heads / p.heads); };
-  const bool wide = p.decay_dtype == DType::kFloat32;
-  barrier_expect(full, 2 * L::kTile + kWalkers * kBoxPanel + kTokens * kDim * (wide ? 4 : 2));
-  tma_load(stage + L::kG, &p.g, full, 0, token, block.head, row);
-  tma_load_box(stage + L::kB, &p.b, full, token, 0, head(p.b_heads), row, Keep::kNormal);
-  tma_load_box(stage + L::kA, &p.a, full, token, 0, head(p.a_heads), row, Keep::kNormal);
-  tma_load_box(stage + L::kC, &p.c, full, token, block.slice * kWalkers, head(p.c_heads), row, Keep::kNormal);
-}
-
-template <typename T, int kDim>
+template <typename T, int kHeads>
 class Walker {
-  using L = Layout<kDim>;
-  static constexpr int kCount = kDim / 2;  // accumulators of the state
+  using L = Layout<kHeads>;
+  static constexpr int kCount = L::kWidth / 2;  // accumulators of the state
 
  public:
-  __device__ __forceinline__ Walker(const Params &p, const Block<kDim> &block, int group)
+  __device__ __forceinline__ Walker(const Params &p, const Block<kHeads> &block, int group)
       : p_(p),
         block_(block),
         group_(group),
         lane_(threadIdx.x % 32),
         warp_(threadIdx.x % 128 / 32),
-        column_(block.slice * kSlice + group * kWalkerColumns) {}
+        column_(kWalkerColumns * (of_unit(block.panels) + (kHeads == 1 ? group : 0))) {}
 
   __device__ __forceinline__ void run() {
     load();
-    const bool copies = __shfl_sync(~0u, int(threadIdx.x) < 32, 0);
     RingIndex<L::kStages> ring;
     for (int32_t n = 0; n < block_.chunks; ++n) {
+      if (n > 0 && n % kWalkers == group_) reload(n - 1);
       take(n, ring);
-      // The stage of the chunk before, which the other walker has most likely left, too.
-      if (copies && n > 0 && n - 1 + L::kStages < block_.chunks) {
-        const auto before = RingIndex<L::kStages>::of(n - 1);
-        wait_this_round(block_.empty(before.stage), before);
-        if (lane_ == 0) load_chunk(p_, block_, n - 1 + L::kStages);
-        __syncwarp();
-      }
       ring.next();
     }
     wait_this_round(block_.ready(ring.stage), ring);
@@ -60,6 +39,26 @@ class Walker {
   }
 
  private:
+  // The stage of chunk n, which is done with, gets another one. A walker has to do this for every other chunk: by
+  // one of them alone, or by a scaler, it takes longer.
+  __device__ __forceinline__ void reload(int32_t n) const {
+    if (n + L::kStages >= block_.chunks || __shfl_sync(~0u, warp_, 0) > 0) return;
+    const auto ring = RingIndex<L::kStages>::of(n);
+    wait_this_round(block_.empty(ring.stage), ring);
+    if (lane_ == 0) load_chunk(p_, block_, n + L::kStages);
+    __syncwarp();
+  }
+  __device__ __forceinline__ int32_t of_unit(const int32_t (&x)[kHeads]) const {
+    return kHeads == 1 || group_ == 0 ? x[0] : x[kHeads - 1];
+  }
+  __device__ __forceinline__ int32_t head() const { return of_unit(block_.heads); }
+  // Of 64 channels of this head's.
+  __device__ __forceinline__ uint32_t tile(uint32_t stage, int panel) const {
+    return stage + (panel + (kHeads == 1 ? 0 : group_)) * kBoxPanel;
+  }
+  __device__ __forceinline__ uint64_t scores(uint32_t beside) const {
+    return tile_descriptor<64>(beside + L::kScores + (kHeads == 1 ? 0 : group_ * L::kHeadScores));
+  }
   // Calls f(element, where it is in a state in memory).
   template <typename X, typename F>
   __device__ __forceinline__ void each(X *state, F f) {
@@ -85,22 +84,23 @@ class Walker {
     };
     all([](float &s) { s = 0; });
     if (!p_.state_in || !exists()) return;
-    each(p_.state_in + block_.state(p_) * p_.state_size, [](float &s, const float *from) { s = *from; });
+    each(p_.state_in + block_.state(p_, head()) * p_.state_size, [](float &s, const float *from) { s = *from; });
     all([&](float &s) { s *= p_.in_scale; });
   }
   __device__ __forceinline__ void store() {
     float *to = p_.state_out;
-    int64_t at = block_.state(p_);
+    int64_t at = block_.state(p_, head());
     if (p_.edge_state) {
       const int64_t edge = p_.reversed ? block_.run(p_).starts : block_.run(p_).ends;
       if (edge < 0) return;
-      to = p_.edge_state, at = edge * p_.heads + block_.head;
+      to = p_.edge_state, at = edge * p_.heads + head();
     }
     if (!to || !exists()) return;
     each(to + at * p_.state_size, [&](float s, float *there) { *there = p_.out_scale * s; });
   }
 
   __device__ __forceinline__ void decay(uint32_t factors) {
+    if (kHeads > 1) factors += group_ * 4 * L::kWidth;
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {
       const float2 f = load_shared_pair(factors + 32 * j + lane_ % 4 * 8);
@@ -110,8 +110,8 @@ class Walker {
 
   // What a chunk adds to 64 rows of the state.
   __device__ __forceinline__ void start_update(float (&sum)[32], uint64_t c, uint32_t stage, int panel) const {
-    const uint64_t b = tile_descriptor<128>(stage + L::kB + panel * kBoxPanel),
-                   low = tile_descriptor<128>(stage + L::kLow + panel * kBoxPanel);
+    const uint64_t b = tile_descriptor<128>(tile(stage, panel) + L::kB),
+                   low = tile_descriptor<128>(tile(stage, panel) + L::kLow);
     wgmma_begin();
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
@@ -137,7 +137,7 @@ class Walker {
     for (int i = 0; i < 16; ++i) y[i] = 0;
     wgmma_begin();
 #pragma unroll
-    for (int k = 0; k < kDim / 16; ++k)
+    for (int k = 0; k < L::kWidth / 16; ++k)
       wgmma<T, false>(y, rounded + 4 * k, advance(a, k / 4 * kBoxPanel + k % 4 * 32));
   }
   static __device__ __forceinline__ void add_scores(float (&y)[16], uint64_t c, uint64_t scores) {
@@ -167,17 +167,20 @@ class Walker {
     start_update(sum, c, stage, 0);
     decay(beside + L::kBefore);
     round(rounded);
-    read_state(y, rounded, tile_descriptor<128>(stage + L::kA));
-    add_scores(y, c, tile_descriptor<64>(beside + L::kScores));
+    read_state(y, rounded, tile_descriptor<128>(tile(stage, 0) + L::kA));
+    add_scores(y, c, scores(beside));
     wgmma_commit();
     wgmma_wait<1>(sum);
     add(sum, 0);
-    wgmma_wait<0>(y);
-    if constexpr (L::kPanels > 1) start_update(sum, c, stage, 1);
-    stage_y(y, 3);
-    if constexpr (L::kPanels > 1) {
+    if constexpr (L::kHeadPanels > 1) {
+      start_update(sum, c, stage, 1);
+      wgmma_wait<1>(y);
+      stage_y(y, 3);
       wgmma_wait<0>(sum);
       add(sum, 1);
+    } else {
+      wgmma_wait<0>(y);
+      stage_y(y, 3);
     }
   }
 
@@ -192,18 +195,18 @@ class Walker {
         float y[16];
         uint32_t rounded[kCount / 2];
         round(rounded);
-        read_state(y, rounded, tile_descriptor<128>(stage + L::kA));
-        add_scores(y, c, tile_descriptor<64>(beside + L::kScores));
+        read_state(y, rounded, tile_descriptor<128>(tile(stage, 0) + L::kA));
+        add_scores(y, c, scores(beside));
         wgmma_commit();
         wgmma_wait<0>(y);
         stage_y(y, 1 << half);
       }
       if (pivot == Pivot::kNone) decay(s == 0 ? beside + L::kMiddle : stage + L::kLast);
 #pragma unroll
-      for (int panel = 0; panel < L::kPanels; ++panel) {
+      for (int panel = 0; panel < L::kHeadPanels; ++panel) {
         float sum[32];
-        const uint64_t b = tile_descriptor<128>(stage + L::kB + panel * kBoxPanel + half * 2048),
-                       low = tile_descriptor<128>(stage + L::kLow + panel * kBoxPanel + half * 2048);
+        const uint64_t b = tile_descriptor<128>(tile(stage, panel) + L::kB + half * 2048),
+                       low = tile_descriptor<128>(tile(stage, panel) + L::kLow + half * 2048);
         wgmma_begin();
         wgmma<T, true, true>(sum, advance(c, half * 2048), b, false);
         wgmma<T, true, true>(sum, advance(c, half * 2048), low, true);
@@ -236,7 +239,7 @@ class Walker {
     __syncwarp();
   }
   __device__ __forceinline__ void store_y(int32_t begin) const {
-    T *const to = static_cast<T *>(p_.y) + block_.row * p_.y_strides.batch + block_.head * p_.y_strides.head +
+    T *const to = static_cast<T *>(p_.y) + block_.row * p_.y_strides.batch + head() * p_.y_strides.head +
                   (block_.first + begin) * p_.y_strides.token + column_ + 16 * warp_ + lane_ % 2 * 8;
     const int32_t tokens = block_.tokens(begin);
 #pragma unroll
@@ -254,7 +257,7 @@ class Walker {
   }
 
   const Params &p_;
-  const Block<kDim> &block_;
+  const Block<kHeads> &block_;
   const int group_, lane_, warp_;
   const int32_t column_;
   float state_[kCount];

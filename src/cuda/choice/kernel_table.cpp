@@ -20,7 +20,7 @@ constexpr uint32_t kNoDecay = bit(Decay::kNone), kPerToken = bit(Decay::kHead) |
 constexpr uint32_t k16Bit = bit(DType::kBFloat16) | bit(DType::kFloat16), kAnyType = k16Bit | bit(DType::kFloat32);
 constexpr Dims kAny{}, k64{64, 64, 64}, k128{128, 128, 128}, k32s{32, 32, 512}, k32Or64{32, 32, 64},
     k32sTo256{32, 32, 256}, k32sFrom128{32, 128, 512}, k32sFrom128To256{32, 128, 256}, k64s{64, 64, 512},
-    k64sTo256{64, 64, 256}, k128s{128, 128, 512}, k128sTo256{128, 128, 256}, k8s{8, 8, 512}, k8sTo64{8, 8, 64},
+    k64sTo256{64, 64, 256}, k128s{128, 128, 512}, k64sFrom128To256{64, 128, 256}, k8s{8, 8, 512}, k8sTo64{8, 8, 64},
     k8sTo128{8, 72, 128}, k8sFrom136{8, 136, 512}, k16sFrom32{16, 32, 512}, k16sFrom32To128{16, 32, 128},
     k16s{16, 16, 512}, k16sTo128{16, 16, 128}, k16sTo256{16, 16, 256}, k16sFrom144To256{16, 144, 256};
 constexpr int32_t kNewest = std::numeric_limits<int32_t>::max();
@@ -35,8 +35,10 @@ constexpr KernelRow kRows[] = {
     {kOutputs, kMma, kNotPerChannel, k8s, k8s, k16Bit, 80, kNewest,  //
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128; from K = 136 on V / 64",
      "128 + 32 for 16 columns of V", 77.7, "115.2", 216},
-    {kOutputs, kHopper, kPerChannel, k128sTo256, k128s, k16Bit, 90, 90,  //
-     "hopper/channel_pass.cu", "channel_pass_kernel", "runs x H x V / 128; twice for K = 256", "512", 225.2,
+    {kOutputs, kHopper, kPerChannel, k64, k64s, k16Bit, 90, 90,  //
+     "hopper/channel_pass.cu", "channel_pass_kernel", "runs x H x V / 128", "512", 190.2, "190.2", 128},
+    {kOutputs, kHopper, kPerChannel, k64sFrom128To256, k64s, k16Bit, 90, 90,  //
+     "hopper/channel_pass.cu", "channel_pass_kernel", "runs x H x V / 128; twice for K above 128", "512", 225.2,
      "225.2", 128},
     {kOutputs, kMma, kPerChannel, k8sTo64, k8s, k16Bit, 80, kNewest,  //
      "mma/linear_pass.cuh", "linear_pass_kernel", "runs x H x V / 128", "128 + 32 for 16 columns of V", 52.6,

@@ -34,6 +34,7 @@ std::vector<PassCase> make_cases() {
   const auto grouped = [](PassCase &c) {
     c.heads = 4, c.a_heads = 4, c.b_heads = 2, c.c_heads = 1, c.padding = 24;
   };
+  const auto dims = [](PassCase &c, int32_t a, int32_t y) { c.a_dim = a, c.y_dim = y; };
   add("one token", [](PassCase &c) { c.runs[0].length = 1; });
   add("one chunk", [](PassCase &c) { c.runs[0].length = 32; });
   for (const bool reversed : {false, true}) {
@@ -60,6 +61,25 @@ std::vector<PassCase> make_cases() {
     add("  dims 256, 256, strong",
         [&](PassCase &c) { pass(c), ragged(c), c.a_dim = c.y_dim = 256, c.strongest = 3; });
     add("  dims 256, 128, grouped", [&](PassCase &c) { pass(c), ragged(c), grouped(c), c.a_dim = 256; });
+    // Two heads, or 64 columns each of one, go to a block.
+    add("  dims 64, 64", [&](PassCase &c) { pass(c), dims(c, 64, 64); });
+    add("  dims 64, 64, ragged, grouped, padded",
+        [&](PassCase &c) { pass(c), ragged(c), grouped(c), dims(c, 64, 64); });
+    add("  dims 64, 64, three heads, mixed", [&](PassCase &c) {
+      pass(c), ragged(c), dims(c, 64, 64), c.heads = c.a_heads = c.b_heads = c.c_heads = 3, c.forgotten = 2e-4f;
+    });
+    add("  dims 64, 192, three heads, strong", [&](PassCase &c) {
+      pass(c), ragged(c), dims(c, 64, 192), c.heads = c.a_heads = c.b_heads = c.c_heads = 3, c.strongest = 3;
+    });
+    add("  dims 64, 128, very strong",
+        [&](PassCase &c) { pass(c), ragged(c), dims(c, 64, 128), c.strongest = 300; });
+    add("  dims 64, 64, around the pivot's limit",
+        [&](PassCase &c) { pass(c), ragged(c), dims(c, 64, 64), c.strongest = 1.9f; });
+    add("  dims 64, 64, float16, decay in bfloat16", [&](PassCase &c) {
+      pass(c), ragged(c), dims(c, 64, 64), c.dtype = DType::kFloat16, c.decay_dtype = DType::kBFloat16;
+    });
+    add("  dims 192, 64, grouped", [&](PassCase &c) { pass(c), ragged(c), grouped(c), dims(c, 192, 64); });
+    add("  dims 64, 64, a decay that is NaN", [&](PassCase &c) { pass(c), dims(c, 64, 64), c.nan_token = 64; });
     add("  no states", [&](PassCase &c) { pass(c), ragged(c), c.state_in = c.state_out = false; });
     add("  state in place", [&](PassCase &c) { pass(c), ragged(c), c.in_place = true; });
     add("  a decay that is NaN", [&](PassCase &c) { pass(c), c.nan_token = 64; });

@@ -38,7 +38,10 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 80, 128, kHalf, 90), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kHead, 128, 128, DType::kFloat32, 90), "generic_pass.cu");
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 90), "hopper/channel_pass.cu");
-  EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 192, kHalf, 90), "mma/linear_pass.cuh");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 192, 192, kHalf, 90), "hopper/channel_pass.cu");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 64, 64, kHalf, 90), "hopper/channel_pass.cu");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 64, 96, kHalf, 90), "mma/linear_pass.cuh");
+  EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 96, 128, kHalf, 90), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 100), "mma/linear_pass.cuh");
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 256, 128, kHalf, 120), "generic_pass.cu") << "shared memory";
   EXPECT_STREQ(file_of(kOutputs, Decay::kChannel, 128, 128, kHalf, 89), "mma/linear_pass.cuh");
@@ -153,7 +156,8 @@ TEST(KernelTable, HasTheSharedMemoryThatBlocksNeed) {
   const KernelShape widest = {Decay::kChannel, 128, 128, DType::kBFloat16, 90},
                     narrow = {Decay::kChannel, 64, 128, DType::kBFloat16, 90};
   using enum KernelPass;
-  expect_shared(find_kernel(kOutputs, widest), gpu::hopper::channel_shared_bytes());
+  expect_shared(find_kernel(kOutputs, widest), gpu::hopper::channel_shared_bytes(128));
+  expect_shared(find_kernel(kOutputs, narrow), gpu::hopper::channel_shared_bytes(64));
   expect_shared(find_kernel(kChannelBackward, widest), gpu::mma::channel_walk_shared_bytes(128, 128));
   expect_shared(find_kernel(kChannelBackward, narrow), gpu::mma::channel_walk_shared_bytes(64, 128));
   expect_shared(find_kernel(kStates, widest), gpu::mma::channel::states_shared_bytes(128, 128));
