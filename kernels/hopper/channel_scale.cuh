@@ -18,7 +18,7 @@ namespace lasp::gpu::hopper::channel {
 
 // Powers of two that a factor may have: float16 has few to spare.
 template <typename T>
-constexpr float kSteepest = kIsBFloat16<T> ? 24.0f : 4.0f;
+constexpr float kSteepest = kIsBFloat16<T> ? 40.0f : 4.0f;
 
 template <typename T, int kHeads>
 class Scaler {

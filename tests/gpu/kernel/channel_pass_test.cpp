@@ -45,9 +45,9 @@ std::vector<PassCase> make_cases() {
       pass(c), c.tokens = 4096, c.runs = {make_run(0, 0, 4096)}, c.heads = 1, c.a_heads = c.b_heads = c.c_heads = 1;
       c.strongest = 2e-6f;
     });
-    add("  weaker than the pivot's limit", [&](PassCase &c) { pass(c), ragged(c), c.strongest = 1.2f; });
-    add("  around the pivot's limit", [&](PassCase &c) { pass(c), ragged(c), c.strongest = 1.9f; });
-    add("  strong", [&](PassCase &c) { pass(c), ragged(c), c.strongest = 3; });
+    add("  weaker than the pivot's limit", [&](PassCase &c) { pass(c), ragged(c), c.strongest = 2.2f; });
+    add("  around the pivot's limit", [&](PassCase &c) { pass(c), ragged(c), c.strongest = 3.35f; });
+    add("  strong", [&](PassCase &c) { pass(c), ragged(c), c.strongest = 5; });
     add("  very strong", [&](PassCase &c) { pass(c), ragged(c), c.strongest = 300; });
     add("  forgotten now and then", [&](PassCase &c) { pass(c), ragged(c), c.forgotten = 2e-4f; });
     add("  forgotten often", [&](PassCase &c) { pass(c), ragged(c), c.forgotten = 0.1f; });
@@ -59,7 +59,7 @@ std::vector<PassCase> make_cases() {
     add("  dims 128, 64", [&](PassCase &c) { pass(c), ragged(c), c.y_dim = 64; });
     add("  dims 128, 192", [&](PassCase &c) { pass(c), ragged(c), c.y_dim = 192; });
     add("  dims 256, 256, strong",
-        [&](PassCase &c) { pass(c), ragged(c), c.a_dim = c.y_dim = 256, c.strongest = 3; });
+        [&](PassCase &c) { pass(c), ragged(c), c.a_dim = c.y_dim = 256, c.strongest = 5; });
     add("  dims 256, 128, grouped", [&](PassCase &c) { pass(c), ragged(c), grouped(c), c.a_dim = 256; });
     // Two heads, or 64 columns each of one, go to a block.
     add("  dims 64, 64", [&](PassCase &c) { pass(c), dims(c, 64, 64); });
@@ -69,12 +69,12 @@ std::vector<PassCase> make_cases() {
       pass(c), ragged(c), dims(c, 64, 64), c.heads = c.a_heads = c.b_heads = c.c_heads = 3, c.forgotten = 2e-4f;
     });
     add("  dims 64, 192, three heads, strong", [&](PassCase &c) {
-      pass(c), ragged(c), dims(c, 64, 192), c.heads = c.a_heads = c.b_heads = c.c_heads = 3, c.strongest = 3;
+      pass(c), ragged(c), dims(c, 64, 192), c.heads = c.a_heads = c.b_heads = c.c_heads = 3, c.strongest = 5;
     });
     add("  dims 64, 128, very strong",
         [&](PassCase &c) { pass(c), ragged(c), dims(c, 64, 128), c.strongest = 300; });
     add("  dims 64, 64, around the pivot's limit",
-        [&](PassCase &c) { pass(c), ragged(c), dims(c, 64, 64), c.strongest = 1.9f; });
+        [&](PassCase &c) { pass(c), ragged(c), dims(c, 64, 64), c.strongest = 3.35f; });
     add("  dims 64, 64, float16, decay in bfloat16", [&](PassCase &c) {
       pass(c), ragged(c), dims(c, 64, 64), c.dtype = DType::kFloat16, c.decay_dtype = DType::kBFloat16;
     });
