@@ -6,7 +6,16 @@
 namespace lasp::cuda {
 namespace {
 
-enum class Family { kHopperForward, kHopperThree, kFused, kMmaForward, kMmaThree, kChannelForward, kChannelWalks };
+enum class Family {
+  kHopperForward,
+  kHopperThree,
+  kFused,
+  kMmaForward,
+  kMmaThree,
+  kChannelForward,
+  kChannelWhole,  // of sequences that are one run each: without the states of runs
+  kChannelWalks
+};
 
 // Shares of the floor as lasp-bench measured them on one H200, bfloat16, where the device is full (docs/reference/
 // performance.md): states of at most so many elements, and their share without decay, per head, per token, per
@@ -37,15 +46,24 @@ constexpr Measured kMeasured[] = {
     {Family::kFused, 256 * 512, {0.14, 0.11, 0.11, 0}},
     {Family::kMmaForward, 96 * 96, {0.25, 0.22, 0.17, 0}},
     {Family::kMmaThree, 96 * 96, {0.15, 0.05, 0.05, 0}},
-    {Family::kChannelForward, 64 * 64, {0, 0, 0, 0.24}},
-    {Family::kChannelForward, 128 * 128, {0, 0, 0, 0.28}},
-    {Family::kChannelForward, 128 * 256, {0, 0, 0, 0.14}},
-    {Family::kChannelForward, 256 * 256, {0, 0, 0, 0.08}},
+    {Family::kChannelForward, 64 * 64 - 1, {}},
+    {Family::kChannelForward, 64 * 64, {0, 0, 0, 0.47}},
+    {Family::kChannelForward, 128 * 64 - 1, {}},
+    {Family::kChannelForward, 128 * 64, {0, 0, 0, 0.41}},
+    {Family::kChannelForward, 128 * 128 - 1, {}},
+    {Family::kChannelForward, 128 * 128, {0, 0, 0, 0.43}},
+    {Family::kChannelForward, 128 * 256, {0, 0, 0, 0.30}},
+    {Family::kChannelForward, 256 * 256, {0, 0, 0, 0.22}},
     {Family::kChannelForward, 256 * 512, {0, 0, 0, 0.05}},
-    {Family::kChannelWalks, 64 * 64, {0, 0, 0, 0.20}},
-    {Family::kChannelWalks, 128 * 128, {0, 0, 0, 0.21}},
-    {Family::kChannelWalks, 128 * 256, {0, 0, 0, 0.10}},
-    {Family::kChannelWalks, 256 * 256, {0, 0, 0, 0.07}},
+    {Family::kChannelWhole, 64 * 64 - 1, {}},
+    {Family::kChannelWhole, 64 * 64, {0, 0, 0, 0.86}},
+    {Family::kChannelWhole, 128 * 128 - 1, {}},
+    {Family::kChannelWhole, 128 * 128, {0, 0, 0, 0.82}},
+    {Family::kChannelWhole, 256 * 256, {0, 0, 0, 0.42}},
+    {Family::kChannelWalks, 64 * 64, {0, 0, 0, 0.25}},
+    {Family::kChannelWalks, 128 * 128, {0, 0, 0, 0.23}},
+    {Family::kChannelWalks, 128 * 256, {0, 0, 0, 0.13}},
+    {Family::kChannelWalks, 256 * 256, {0, 0, 0, 0.12}},
     {Family::kChannelWalks, 256 * 512, {0, 0, 0, 0.04}},
 };
 // Launches, tables and the first tiles: what a pass over few tokens takes.
@@ -72,7 +90,10 @@ Family family_of(const PlanInputs &inputs, const Choices &choices, const KernelF
   pass.a = inputs.q_of(nullptr), pass.b = inputs.k_of(nullptr), pass.c = inputs.v_of(nullptr);
   pass.y = inputs.o_of(nullptr);
   const bool hopper = kernels.linear_pass(pass) == gpu::KernelSet::kHopper;
-  if (!backward) return channel ? Family::kChannelForward : hopper ? Family::kHopperForward : Family::kMmaForward;
+  if (!backward && channel)
+    return inputs.longest_segment() <= choices.run_tokens && !inputs.waits() ? Family::kChannelWhole
+                                                                             : Family::kChannelForward;
+  if (!backward) return hopper ? Family::kHopperForward : Family::kMmaForward;
   if (choices.fused) return Family::kFused;
   if (choices.channel) return Family::kChannelWalks;
   return hopper ? Family::kHopperThree : Family::kMmaThree;

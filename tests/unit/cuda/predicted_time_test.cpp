@@ -50,22 +50,28 @@ std::vector<Row> rows_of(const std::string &run) {
 }
 
 // The model knows nothing of how many tokens fill the device. On these rows it was at most 40% off; backward of V
-// or K of 64 and widths that are not multiples of 64 have had other kernels since they were measured.
+// or K of 64 and widths that are not multiples of 64 have had other kernels since they were measured, and so has
+// decay per channel, whose rows are of another run.
 TEST(PredictedTime, IsNearWhatWasMeasured) {
   const std::map<std::string, Decay> decays = {
       {"none", Decay::kNone}, {"head", Decay::kHead}, {"scalar", Decay::kScalar}, {"channel", Decay::kChannel}};
   int compared = 0;
-  for (Row &row : rows_of("h200-models-before")) {
+  std::vector<Row> rows = rows_of("channel-turns-h200");
+  for (Row &row : rows_of("h200-models-before"))
+    if (row["decay"] != "channel") rows.push_back(row);
+  for (Row &row : rows) {
     const bool backward = row["pass"] == "backward", channel = row["decay"] == "channel";
     const int32_t k = std::stoi(row["head_dim_k"]), v = std::stoi(row["head_dim_v"]);
     if (row["heads"] == "1" || k % 64 != 0) continue;
     if (backward && !channel && (std::min(k, v) == 64 || row["d_decay"] == "0")) continue;
+    if (k == 192) continue;  // was not measured for the model
     Case plan(decays.at(row["decay"]), std::stoll(row["tokens"]));
     Problem &p = plan.problem;
     p.batch = std::stoll(row["batch"]);
     p.heads = p.heads_q = p.heads_k = p.heads_v = std::stoi(row["heads"]);
     p.head_dim_k = k, p.head_dim_v = v;
-    const PredictedTime time = predicted(plan, backward, 1e3 * std::stod(row["copy_gbs"]));
+    const std::string copy = row["copy_gbs"];
+    const PredictedTime time = predicted(plan, backward, copy.empty() ? kCopy : 1e3 * std::stod(copy));
     const double measured = 1e3 * std::stod(row["median_ms"]);
     EXPECT_LE(std::abs(std::log(time.us / measured)), std::log(1.4))
         << row["pass"] << ' ' << row["decay"] << ' ' << k << " x " << v << ": " << time.us << " us predicted, "
