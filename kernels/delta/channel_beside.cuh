@@ -6,7 +6,7 @@
 //
 // Blocks of the preparation take chunks in the order of the walk, and tell of each that is done. The walk is a
 // dependent launch, which begins when all blocks of the preparation have begun: so none of those that it waits for
-// waits for it.
+// waits for it. The walk's blocks find room where the others have left; that is hoped for, not relied on.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +22,8 @@ namespace lasp::gpu::delta_hopper::channel {
 __device__ __forceinline__ void begin_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
-// Until the launch before this one has ended. Launches after this one may rely on both.
+// Until the launch before this one has ended. Each block of a dependent launch waits so before it ends, also one
+// that has nothing to do: launches after it may rely on both.
 __device__ __forceinline__ void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 __device__ __forceinline__ int32_t multiprocessor() {

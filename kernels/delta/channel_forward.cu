@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   __shared__ Place place;  // not in registers, of which consumers have none to spare
   Place mine;
   bool transition;
-  if (!find_place<kStretch>(p, slots, first + blockIdx.x, mine, transition)) return;
+  if (!find_place<kStretch>(p, slots, first + blockIdx.x, mine, transition)) return wait_for_launch_before();
   mine.boxed = map.fits ? mine.run.length / kChunk : 0;
   if (threadIdx.x == 0) place = mine;
   const ChannelBlock block{shared_address(shared)};

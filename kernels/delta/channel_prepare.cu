@@ -1,7 +1,7 @@
 // What a chunk is before any state is known, where decay is per channel (layout.cuh, channel_layout.cuh). A block
-// of eight warps works on a chunk and head. Where no channel decays by more than kWidest in the chunk, scores are
-// products of whole tiles, read and query with k 2^-G, in a high and a low part; else they are found by levels
-// (channel_scores.cuh).
+// of eight warps works on one chunk and head after the other. Where no channel decays by more than kWidest in the
+// chunk, scores are products of whole tiles, read and query with k 2^-G, in a high and a low part; else they are
+// found by levels (channel_scores.cuh).
 #include <algorithm>
 
 #include "channel_beside.cuh"
@@ -105,11 +105,10 @@ struct Chunk {
   Run run = {};
   int64_t token = 0;
   int32_t head = 0, count = 0;
-  char *to = nullptr;
 
   Chunk() = default;
   __device__ __forceinline__ Chunk(const DeltaInputs &p, const Slots &slots, int64_t slot, int32_t of_head)
-      : head(of_head), to(slots.at(slot, p.heads, of_head)) {
+      : head(of_head) {
     const int64_t index = slots.run_of(slot);
     if (index < 0) return;
     run = p.runs[index];
@@ -184,9 +183,8 @@ __device__ __forceinline__ int begin_loaded(const DeltaInputs &p, Loaded &loaded
     return kOfColumns;
   }
 }
-// By all threads: N, by the first four warps. The others meet as often as these do: compute-sanitizer's racecheck
-// takes what two warps do for one time where both have met others equally often, and else finds races that are
-// none.
+// By all threads: N, by the first four warps. The others pass as many barriers. Else compute-sanitizer's racecheck
+// reports races that are none, since it counts the barriers that each warp has passed.
 template <typename T>
 __device__ __forceinline__ void finish_loaded(int square, char *to, char *shared) {
   if (threadIdx.x >= 128) {
@@ -208,11 +206,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   // those of Beside::ready, -1 where a number has no chunk.
   __shared__ int32_t upcoming, number, loaded_place, place;
   const auto all = int32_t(slots.most * p.heads);
-  // By one thread: the number after `last`, if this block takes another one.
+  // By one thread: whether this block makes room for the walk. So many do as the walk needs, and not all: a GPU may
+  // have fewer multiprocessors than an H200, or lend some of them only.
+  const auto leaves = [&] {
+    const int32_t most = min(2 * beside.walks, int32_t(gridDim.x) - 1);
+    return multiprocessor() < beside.walks && atomicAdd(beside.ready + all + 1, 1) < most;
+  };
+  // The number after `last`, if this block takes another one.
   const auto take = [&](int32_t last) {
     if (!beside.ready) return last + int32_t(gridDim.x);
-    const bool leaves = blockIdx.x > 0 && multiprocessor() < beside.walks;
-    return last < all && !(leaves && last >= beside.early) ? atomicAdd(beside.ready + all, 1) : all;
+    if (last >= all || (last >= beside.early && leaves())) return all;
+    return atomicAdd(beside.ready + all, 1);
   };
   if (beside.ready) begin_dependents();
   if (threadIdx.x == 0) upcoming = beside.ready ? take(0) : int32_t(blockIdx.x), loaded_place = -1;

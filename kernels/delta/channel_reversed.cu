@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which consumers have none to spare
   Place mine;
-  if (!find_place(p, slots, slices_of(p.v.dim), first + blockIdx.x, mine)) return;
+  if (!find_place(p, slots, slices_of(p.v.dim), first + blockIdx.x, mine)) return wait_for_launch_before();
   mine.boxed = map.fits ? mine.run.length / kChunk : 0;
   const ChannelRing ring{shared_address(shared)};
   if (threadIdx.x == 0) {

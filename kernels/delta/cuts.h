@@ -5,7 +5,7 @@
 
 namespace lasp::gpu::delta_hopper {
 
-// Microseconds of a chunk, of a block that walks back, on an H200.
+// Microseconds of a chunk, of a block that walks back, on an H200; not where decay is per channel.
 constexpr double kBack = 3.7;
 
 struct Cut {

@@ -6,8 +6,8 @@
 namespace lasp::gpu::delta_hopper {
 
 int launch_forward(const DeltaForward &p, const Slots &slots, Stream stream);
-// Of stretches: from their checkpoints, what their gradients need. `early`: not before the launch before this one
-// has begun, be it channel_finish.cu's; else after it.
+// Of stretches: from their checkpoints, what their gradients need. `early`: the walk may begin while the launch
+// before it, channel_finish.cu's, still runs.
 int launch_stretches(const DeltaForward &p, const Slots &slots, const Stretches &kept, bool early, Stream stream);
 int load_forward();
 

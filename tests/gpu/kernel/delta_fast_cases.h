@@ -30,7 +30,8 @@ struct DeltaFastCase {
   bool pairs = false;   // the launch adds dq and dk of two heads each
   int64_t padding = 0;  // elements between tokens
   int32_t spacing = 256;
-  bool maps = false;  // the walk back has what the walk forward knows of parts
+  bool maps = false;    // the walk back has what the walk forward knows of parts
+  bool beside = false;  // both walks go beside their preparation
 };
 
 inline std::vector<DeltaFastCase> delta_fast_cases() {
@@ -204,12 +205,13 @@ inline std::vector<DeltaFastCase> delta_fast_cases() {
   add("channel, many chunks", [](DeltaFastCase &c) {
     c.tokens = 200, c.batch = 3, c.heads = 32, c.columns = 32, c.decay = Decay::kChannel, c.strongest = 2.2f;
   });
-  // A walk beside its preparation, of more chunks than a walk looks at, and than there are blocks that prepare.
-  add("channel, beside", [](DeltaFastCase &c) {
-    c.tokens = 2200, c.heads = 16, c.columns = 80, c.decay = Decay::kChannel, c.strongest = 2.2f;
-  });
-  add("channel, beside, float16", [](DeltaFastCase &c) {
-    c.tokens = 700, c.decay = Decay::kChannel, c.dtype = DType::kFloat16, c.padding = 8, c.state = false;
+  // Walks beside their preparation, of more chunks than there are blocks that prepare.
+  const auto beside = [](DeltaFastCase &c) {
+    c.tokens = 1100, c.heads = 32, c.decay = Decay::kChannel, c.beside = true;
+  };
+  add("channel, beside", [&](DeltaFastCase &c) { beside(c), c.columns = 80, c.strongest = 2.2f; });
+  add("channel, beside, float16", [&](DeltaFastCase &c) {
+    beside(c), c.columns = 32, c.dtype = DType::kFloat16, c.padding = 8, c.state = false;
   });
   add("channel, no decay, no states",
       [](DeltaFastCase &c) { c.tokens = 256, c.state = false, c.decay = Decay::kChannel, c.strongest = 0; });

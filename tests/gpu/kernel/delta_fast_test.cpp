@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "../../../kernels/delta/cuts.h"
 #include "../../../kernels/delta/passes.h"
 #include "../../../kernels/mma/delta_kept.h"
 #include "delta_fast_cases.h"
@@ -97,6 +98,11 @@ bool run_case(Case c) {
   f.transition = c.transition ? static_cast<float *>(transition.data) : nullptr;
   f.checkpoints = kept.data;
   check_refusal(delta_forward_refusal(set, f));
+  if (c.beside && !(delta_hopper::cut_of(f, f.num_runs, false).early > 0 &&
+                    delta_hopper::cut_of(f, f.num_runs, true).early > 0)) {
+    std::printf("%s: not walked beside the preparation\n", c.name);
+    return false;
+  }
   DeviceMemory workspace(size_t(delta_forward_workspace(set, f)) * 4);
   poison(workspace);
   f.workspace = static_cast<float *>(workspace.data);
