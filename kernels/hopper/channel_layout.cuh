@@ -1,8 +1,8 @@
 // What the roles of the channel pass share: its parameters, the map of shared memory, and the walk over chunks.
 //
 // A walker owns a unit: 64 columns of y and of the state of one head. A block has two units that follow each other,
-// and one chunk at a time. Its tiles have 128 channels: those of one head, or where K is 64 those of two, the first
-// 64 for the first walker.
+// and one chunk at a time. Its tiles have 128 channels: those of one head; or 64 for each of its units, whose heads
+// may be one and the same. So it is where K is 64, and for the last 64 channels where K is 192.
 #pragma once
 
 #include "../launch.h"
@@ -41,7 +41,8 @@ struct Layout {
   static constexpr int kTile = kDim / 64 * kBoxPanel;  // a, b
   static constexpr int kStages = kHeads == 1 ? 5 : 4;
   // A stage: as the copy engine brings it; then a and b scaled in place, and in the place of g what b's rounding
-  // has left out, and where half chunks have a decay each their sums [half, half of it] and the last of kDecays.
+  // has left out, and where half chunks have a decay each their sums [half, half of it] and the last one of the
+  // state.
   static constexpr int kA = 0, kB = kTile, kC = 2 * kTile, kG = kC + kWalkers * kBoxPanel, kLow = kG,
                        kSums = kG + kTile, kLast = kSums + 4 * 4 * kDim, kStage = kG + kTokens * kDim * 4;
   // Beside it: scores [32, 32] of each head, swizzled by 64 bytes; and the state's decay by channel. Of a chunk

@@ -1,6 +1,6 @@
 // The linear pass by wgmma where decay is per channel and a channel is a row of the state: outputs and the gradient
 // of v (launch.h, LinearPass). A block walks the chunks of 32 tokens of one run. It owns 128 columns of y and of
-// the state R of one head or, where K is 64, 64 columns each of two (channel_layout.cuh). With D(j, i) the decay
+// the state R of one head or, of 64 channels, two units of 64 columns (channel_layout.cuh). With D(j, i) the decay
 // from token j to token i, D(i) that from the chunk's pivot, diagonals that act on the rows of R:
 //
 //   y_i = scale (R^T D(i) a_i  +  sum_j P_ij c_j)         P_ij = a_i . D(j, i) b_j  where j is not behind i in the

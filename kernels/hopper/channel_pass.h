@@ -7,7 +7,7 @@ namespace lasp::gpu::hopper {
 
 // Why not these tensors, or null.
 const char *channel_refusal(const LinearPass &pass);
-// Of a (run, head).
+// Of a (run, head); where K = V = 64 two heads share one.
 int32_t channel_blocks_of(const LinearPass &pass);
 int64_t channel_shared_bytes(int32_t k);  // of a block
 int launch_channel_pass(const LinearPass &pass, Stream stream);

@@ -9,7 +9,8 @@
 // from pivot to pivot, so that one multiplication takes it from chunk to chunk. Where a channel's sum over half of
 // a chunk passes kSteepest the chunk goes as two half chunks of 16 tokens, with a pivot each and the state between
 // them. Where a sum over half of these passes it, too, as half chunks without: factors relative to their ends, each
-// at most 1, and scores pair by pair. No difference of running sums is formed in any way.
+// at most 1, and scores pair by pair. No difference of running sums is formed in any way. Where a block has two
+// heads, both go the way that one of them needs.
 #pragma once
 
 #include "channel_scores.cuh"

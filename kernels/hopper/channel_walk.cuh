@@ -4,7 +4,6 @@
 #pragma once
 
 #include "../add_global.cuh"
-#include "boxes.cuh"
 #include "channel_layout.cuh"
 #include "channel_load.cuh"
 #include "wgmma.cuh"

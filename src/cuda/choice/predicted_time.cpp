@@ -54,17 +54,12 @@ constexpr Measured kMeasured[] = {
     {Family::kChannelForward, 128 * 128, {0, 0, 0, 0.43}},
     {Family::kChannelForward, 128 * 256, {0, 0, 0, 0.30}},
     {Family::kChannelForward, 256 * 256, {0, 0, 0, 0.22}},
-    {Family::kChannelForward, 256 * 512, {0, 0, 0, 0.05}},
-    {Family::kChannelWhole, 64 * 64 - 1, {}},
-    {Family::kChannelWhole, 64 * 64, {0, 0, 0, 0.86}},
     {Family::kChannelWhole, 128 * 128 - 1, {}},
     {Family::kChannelWhole, 128 * 128, {0, 0, 0, 0.82}},
-    {Family::kChannelWhole, 256 * 256, {0, 0, 0, 0.42}},
     {Family::kChannelWalks, 64 * 64, {0, 0, 0, 0.25}},
     {Family::kChannelWalks, 128 * 128, {0, 0, 0, 0.23}},
     {Family::kChannelWalks, 128 * 256, {0, 0, 0, 0.13}},
     {Family::kChannelWalks, 256 * 256, {0, 0, 0, 0.12}},
-    {Family::kChannelWalks, 256 * 512, {0, 0, 0, 0.04}},
 };
 // Launches, tables and the first tiles: what a pass over few tokens takes.
 constexpr double kForwardStart = 8, kBackwardStart = 20;  // us
@@ -90,6 +85,7 @@ Family family_of(const PlanInputs &inputs, const Choices &choices, const KernelF
   pass.a = inputs.q_of(nullptr), pass.b = inputs.k_of(nullptr), pass.c = inputs.v_of(nullptr);
   pass.y = inputs.o_of(nullptr);
   const bool hopper = kernels.linear_pass(pass) == gpu::KernelSet::kHopper;
+  if (channel && !hopper) return backward ? Family::kMmaThree : Family::kMmaForward;  // not measured
   if (!backward && channel)
     return inputs.longest_segment() <= choices.run_tokens && !inputs.waits() ? Family::kChannelWhole
                                                                              : Family::kChannelForward;
