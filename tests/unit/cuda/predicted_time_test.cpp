@@ -15,12 +15,12 @@ namespace {
 
 constexpr double kCopy = 4.24e6;  // bytes in a microsecond, of an H200
 
-PredictedTime predicted(Case &plan, bool backward, double copy = kCopy) {
+PredictedTime predicted(Case &plan, bool backward, double copy = kCopy, int32_t capability = 90) {
   TokenRanges ranges;
   ranges.begin = {0, plan.problem.tokens};
   const TokenPartition partition = make_token_partition(plan.problem, ranges, 0);
   const PlanInputs inputs(plan.problem, partition);
-  const FittingKernels kernels(plan.problem, 90);
+  const FittingKernels kernels(plan.problem, capability);
   return predict(inputs, make_choices(inputs, kernels, kMultiprocessors), kernels, backward, copy);
 }
 
@@ -100,6 +100,13 @@ TEST(PredictedTime, OfNothingThatWasNotMeasured) {
   half.problem.heads_q = half.problem.heads_k = 32;
   half.problem.head_dim_k = half.problem.head_dim_v = 96;
   EXPECT_EQ(predicted(half, false).us, 0) << "a width between those that were measured";
+  Case channel(Decay::kChannel, 16384);
+  for (const bool backward : {false, true}) {
+    EXPECT_GT(predicted(channel, backward).us, 0);
+    EXPECT_EQ(predicted(channel, backward, kCopy, 80).us, 0) << "per channel 8.0 was not measured";
+  }
+  channel.problem.head_dim_v = 512, channel.problem.head_dim_k = 256;
+  for (const bool backward : {false, true}) EXPECT_EQ(predicted(channel, backward).us, 0) << "nor such states";
 }
 
 TEST(PredictedTime, InWords) {
