@@ -6,7 +6,7 @@
 //
 // Blocks of the preparation take chunks in the order of the walk, and tell of each that is done. The walk is a
 // dependent launch, which begins when all blocks of the preparation have begun: so none of those that it waits for
-// waits for it. The walk's blocks find room where the others have left; that is hoped for, not relied on.
+// waits for it. The walk's blocks find room where the others have left. If they do not, they begin later.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -27,8 +27,8 @@ double time_of_ends(int64_t pairs, int64_t singles) {
   return rounds(pairs) * kPairs.states + rounds(std::max(singles - beside, int64_t{0})) * kAlone;
 }
 
-// A walk beside the preparation, where decay is per channel. Its multiprocessors first prepare what the others
-// cannot before it needs it. `time`: without what the preparation alone takes, as of other cuts.
+// A walk beside the preparation, where decay is per channel. Its multiprocessors first prepare so many chunks that
+// the others can keep ahead of it. As for other cuts, `time` leaves out what the preparation alone takes.
 Cut beside_preparation(const DeltaInputs &p, int64_t walks, int64_t chunks, double of_chunk) {
   constexpr double kPrepare = 5.5;  // a chunk of one head, on a multiprocessor
   const double all = double(chunks) * p.heads, walk = of_chunk * double(chunks);

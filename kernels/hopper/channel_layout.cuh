@@ -122,13 +122,6 @@ struct Block {
   __device__ __forceinline__ uint32_t chain(uint32_t i) const { return barrier(3 * L::kStages + i); }
 };
 
-// This thread, read anew, so that nothing of it waits in a register from chunk to chunk.
-__device__ __forceinline__ int thread_again() {
-  int x;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-  return x;
-}
-
 // 16 bytes of a tile of 32 rows in panels.
 __device__ __forceinline__ uint32_t piece_offset(uint32_t row, uint32_t piece) {
   return piece / 8 * kBoxPanel + row * 128 + (((piece % 8) ^ (row & 7)) << 4);

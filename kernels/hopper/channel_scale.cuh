@@ -101,7 +101,7 @@ class Scaler {
     }
   };
   __device__ __forceinline__ Half half(uint32_t stage) const {
-    const int thread = thread_again();
+    const int thread = mma::thread_again();
     const bool late = __shfl_sync(~0u, thread / kPairs % 2, 0);
     const int pair = thread % kPairs;
     return {pair, late, stage + (late ? kHalf : kHalf - 1) * 128 + pair / 32 * kBoxPanel + pair % 4 * 4,

@@ -12,7 +12,7 @@ namespace lasp::gpu::hopper::channel {
 template <typename T, int kHeads>
 __device__ __forceinline__ void compute_scores(uint32_t stage, uint32_t scores, bool reversed, bool halves) {
   using L = Layout<kHeads>;
-  const int thread = thread_again(), lane = thread % 32, warp = thread % 128 / 32, row0 = warp / 2 * 16,
+  const int thread = mma::thread_again(), lane = thread % 32, warp = thread % 128 / 32, row0 = warp / 2 * 16,
             column0 = warp % 2 * 16;
   const bool any = row0 == column0 || (!halves && (row0 < column0) == reversed);
   const uint32_t row = row0 + lane % 16, column = column0 + lane % 8 + lane / 16 * 8;

@@ -74,13 +74,6 @@ struct Layout {
   static_assert(kScores % 16 == 0 && kFirstStage % 16 == 0);
 };
 
-// This thread, asked for anew: what is worked out from it then needs no register in between.
-__device__ __forceinline__ int thread_again() {
-  int x;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-  return x;
-}
-
 // Copies 16 tokens of rows of row_bytes (at most 16 kPieces) by kThreads threads. Tokens that are not there become
 // zeros.
 template <int kPieces, int kStride, int kThreads>

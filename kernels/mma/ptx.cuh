@@ -12,6 +12,13 @@
 
 namespace lasp::gpu::mma {
 
+// This thread, asked for anew: what is worked out from it then needs no register in between.
+__device__ __forceinline__ int thread_again() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
 // What rounding to 16 bits left out: x = high + low to 16 (float16: 22) bits.
 template <typename T>
 __device__ __forceinline__ uint32_t pack_rest(float low, float high, uint32_t rounded) {
