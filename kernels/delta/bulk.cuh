@@ -42,6 +42,14 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const char *from, uint32_
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
+// The other way: a group of bulk copies of its own. And until the bulk copies that this thread has begun have read
+// their places.
+__device__ __forceinline__ void store_bulk(char *to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void wait_stored() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 // A box of rows of a chunk, `first` the first, of all of K's columns, to its two panels. kFlip as Copier has it.
 template <int kFlip>
 __device__ __forceinline__ void copy_rows(uint32_t to, const CUtensorMap &map, uint32_t barrier, int32_t token,

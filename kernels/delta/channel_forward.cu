@@ -143,7 +143,7 @@ struct ChannelChain : ChainStates<T, kMode> {
       if constexpr (kStretch) {
         keep_state(high, stage + kOfQuery, n);
       } else {
-        keep(n);
+        keep(n, stage + kOfV);
       }
 
       uint32_t x[16], x_low[16];
@@ -160,7 +160,7 @@ struct ChannelChain : ChainStates<T, kMode> {
       multiply_lower<T>(y, x, x_low, stage + kOfN);
       hopper::wgmma_commit();
       hopper::wgmma_wait<0>(y);
-      if constexpr (kStretch) keep_tokens(y, stage + kOfV, n);
+      if constexpr (kStretch) keep_tokens(y, stage + kOfP, n);
       by_token<kFlip>(beta,
                       [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
       if constexpr (!kOutputs) hopper::barrier_arrive(block.begin_empty(n));
@@ -186,7 +186,11 @@ struct ChannelChain : ChainStates<T, kMode> {
         hopper::barrier_arrive(block.output_full(n));
       }
     }
-    if constexpr (!kStretch) store();
+    if constexpr (kStretch) {
+      wait_stored();
+    } else {
+      store();
+    }
   }
 };
 

@@ -21,13 +21,6 @@ constexpr int kReadHigh = kSlotBytes, kReadLow = kReadHigh + kImage, kWriteHigh 
 constexpr int kWholeBytes = 4 * kDim;
 static_assert(kWhole + kWholeBytes <= kFactorBytes && kSlotBytes % 16 == 0);
 
-// By 128 threads: kCount images of a slot.
-template <int kCount>
-__device__ __forceinline__ void copy_images(uint32_t to, const char *from) {
-  const int at = 16 * (threadIdx.x % 128);
-#pragma unroll
-  for (int i = 0; i < kCount * kImage; i += 16 * 128) copy_16(to + at + i, from + at + i, true);
-}
 // 64 columns of a tensor's rows, zeros where a run has no tokens.
 template <int kFlip>
 __device__ __forceinline__ void copy_slice(uint32_t to, const Tensor &t, const Place &place, int32_t heads,

@@ -2,14 +2,15 @@
 // gradients.cu with keys and queries that the preparation has scaled. It writes dv and d_beta, and leaves what the
 // gradients of q, k and g are found from (channel_gradients.cuh, channel_finish.cu).
 #include "channel_gradients.cuh"
-#include "gradients_results.cuh"
+#include "gradients_rows.cuh"
 #include "passes.h"
 
 namespace lasp::gpu::delta_hopper::channel {
 namespace {
 
 using namespace hopper;
-using gradients::Block, gradients::Copies, gradients::Results, gradients::store_transposed, gradients::sync_walkers;
+using gradients::Block, gradients::Copies, gradients::Results, gradients::Rows, gradients::store_transposed,
+    gradients::sync_walkers;
 // Where what lies in shared memory: as there, with `read` in the place of scores, and in that of two chunks' keys
 // one chunk's `write`, high and low.
 namespace at = gradients;
@@ -17,35 +18,38 @@ constexpr int kRead = at::kScores;
 constexpr int kBlockThreads = at::kThreads;
 
 struct ChannelCopies : Copies {
-  __device__ __forceinline__ void run(const Slots &slots, const Stretches &kept) const {
+  template <typename Sums>
+  __device__ __forceinline__ void run(const Slots &slots, const Stretches &kept, Sums &rows) const {
     const int64_t item = place.index * p.heads + place.head;
     for (int n = 0; n < place.chunks; ++n) {
       const int c = place.chunks - 1 - n;
       const char *const slot = slots.at(slots.first_of(place.index, 0, place.run) + c, p.heads, place.head);
+      if (n > 1) rows.put(n - 2);
       wait_empty(block.buffer_k(n), n);
       if (n > 0) hopper::barrier_wait(block.empty(block.buffer_k(n - 1)), (n - 1) / 2 & 1);
-      copy_images<2>(block.shared + at::kK, slot + kWriteHigh);
-      if (thread < kFactorBytes / 16) copy_16(block.factors(n) + 16 * thread, slot + kFactors + 16 * thread, true);
+      bytes(block.buffer_k(n), at::kK, slot + kWriteHigh, 2 * kImage);
+      bytes(block.buffer_k(n), at::kFactors + n % 2 * kFactorBytes, slot + kFactors, kFactorBytes);
       done(block.buffer_k(n));
-      wait_empty(at::kBufferSquares, n);
-      copy_squares(block.shared + at::kSquares, slot + kPairN);
-      copy_squares(block.shared + at::kSquares + 2 * kPanel, slot + kPairP);
-      done(at::kBufferSquares);
+      wait_empty(at::kBufferPairs, n);
+      bytes(at::kBufferPairs, at::kN, slot + kPairN, kPair);
+      bytes(at::kBufferPairs, at::kP, slot + kPairP, kPair);
+      done(at::kBufferPairs);
       wait_empty(at::kBufferDO, n);
-      tensor(block.shared + at::kDO, p.d_o, c);
-      done(at::kBufferDO);
+      tensor(at::kBufferDO, at::kDO, p.d_o, maps.columns, n);
+      done(at::kBufferDO, n);
       wait_empty(at::kBufferQ, n);
-      copy_images<1>(block.shared + at::kQ, slot + kQuery);
-      copy_images<1>(block.shared + kRead, slot + kReadHigh);
+      bytes(at::kBufferQ, at::kQ, slot + kQuery, kImage);
+      bytes(at::kBufferQ, kRead, slot + kReadHigh, kImage);
       done(at::kBufferQ);
       wait_empty(at::kBufferE, n);
-      rows<kChunk>(block.shared + at::kE, kept.tokens_of(item, c));
+      bytes(at::kBufferE, at::kE, kept.tokens_of(item, c), Stretches::kTokenBytes);
       done(at::kBufferE);
       wait_empty(at::kBufferS, n);
-      rows<kDim>(block.shared + at::kS, kept.states_of(item, c));
+      bytes(at::kBufferS, at::kS, kept.states_of(item, c), Stretches::kStateBytes);
       done(at::kBufferS);
     }
     copies_wait<0>();
+    for (int n = max(place.chunks - 2, 0); n < place.chunks; ++n) rows.put(n);
   }
 };
 
@@ -59,8 +63,7 @@ struct Walker : Results<T, false, kDirect> {
 
   // R before chunk n to R after it. Leaves R and dv in shared memory, and sums of Z E.
   __device__ __forceinline__ void walk(int n) {
-    const uint32_t beta = block.factors(n) + kBeta, whole = block.factors(n) + kWhole,
-                   squares = shared(at::kSquares);
+    const uint32_t beta = block.factors(n) + kBeta, whole = block.factors(n) + kWhole;
     float y[32], w[32];
     uint32_t d_o[16], x[16], x_low[16];
     {
@@ -75,15 +78,15 @@ struct Walker : Results<T, false, kDirect> {
       multiply_rows<T>(y, high, shared(at::kK), false);
       multiply_rows<T>(y, high, shared(at::kK) + kImage, true);
       wgmma_commit();
-      block.wait_full(at::kBufferDO, n);
-      block.wait_full(at::kBufferSquares, n);
+      block.wait_full(at::kBufferDO, n, place.by_threads);
+      block.wait_full(at::kBufferPairs, n);
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]),
                                  transposed_at(shared(at::kDO) + half * kPanel, j));
       wgmma_begin();
-      multiply_upper<T>(w, d_o, squares + 2 * kPanel, false);
-      multiply_upper<T>(w, d_o, squares + 3 * kPanel);
+      multiply_upper_of<T, false>(w, d_o, shared(at::kP), false);
+      multiply_upper_of<T, true>(w, d_o, shared(at::kP));
       wgmma_commit();
       wgmma_wait<0>(y);
       pin(w);
@@ -96,9 +99,7 @@ struct Walker : Results<T, false, kDirect> {
     });
     split<T, 32>(w, x, x_low);
     wgmma_begin();
-    multiply_upper<T>(y, x_low, squares);
-    multiply_upper<T>(y, x, squares + kPanel);
-    multiply_upper<T>(y, x, squares);
+    multiply_upper<T>(y, x, x_low, shared(at::kN));
     wgmma_commit();
     float sum[32];
     block.wait_full(at::kBufferQ, n);
@@ -106,9 +107,10 @@ struct Walker : Results<T, false, kDirect> {
     delta_hopper::multiply_tokens<T>(sum, d_o, shared(at::kQ), false);
     wgmma_commit();
     wgmma_wait<1>(y);
-    block.free(at::kBufferSquares);
+    block.free(at::kBufferPairs);
     block.wait_full(at::kBufferE, n);
     this->add_beta_gradient(y, n);
+    barrier_arrive(block.sums_full(n));
     by_token(beta, [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
     if constexpr (kDirect) put_d_v(y, n);
 #pragma unroll
@@ -237,7 +239,6 @@ struct Walker : Results<T, false, kDirect> {
       block.free(at::kBufferS);
       wait_sent();     // dv
       sync_walkers();  // nobody reads R and dv any more
-      this->template store_rows_of<8>(n);
     }
   }
 };
@@ -245,7 +246,7 @@ struct Walker : Results<T, false, kDirect> {
 template <typename T, bool kDirect>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     walk_back(const int64_t first, const DeltaGradients p, const Slots slots, const Stretches kept, const Left left,
-              const __grid_constant__ gradients::ResultMaps maps) {
+              const __grid_constant__ gradients::GradientMaps maps) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which walkers have none to spare
   Place mine;
@@ -253,6 +254,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   mine.slice = 0, mine.head = int32_t(b % p.heads), mine.index = b / p.heads;
   if (!start_run(p, p.filter, mine)) return;
   mine.boxed = mine.run.length / kChunk;
+  mine.by_threads = mine.chunks - (maps.inputs.fits ? mine.boxed : 0);
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
   block.begin();
@@ -263,15 +265,17 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         slots.columns);
   } else {
     give_registers<at::kProducerRegisters>();
-    ChannelCopies{{p, place, block}}.run(slots, kept);
+    Rows<false, kDirect, 8> rows{p, place, block, nullptr, false};
+    ChannelCopies{{p, place, block, maps.inputs}}.run(slots, kept, rows);
   }
 }
 
 template <typename T>
 int launch(const DeltaGradients &p, const Slots &slots, const Stretches &kept, const Left &left, Stream stream) {
+  gradients::GradientMaps maps = gradients::encode_results(p);
+  maps.inputs.fits = encode_boxes(maps.inputs.columns, p.d_o, p, kChunk);
   return launch_blocks(gradients::writes_directly(p) ? walk_back<T, true> : walk_back<T, false>,
-                       p.num_runs * p.heads, kBlockThreads, at::kBytes, stream, p, slots, kept, left,
-                       gradients::encode_results(p));
+                       p.num_runs * p.heads, kBlockThreads, at::kBytes, stream, p, slots, kept, left, maps);
 }
 
 }  // namespace

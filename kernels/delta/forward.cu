@@ -14,7 +14,7 @@ template <typename T, bool kDecay, Mode kMode>
 struct Walker : ChainStates<T, kMode> {
   using States = ChainStates<T, kMode>;
   using States::load, States::store, States::keep, States::keep_state, States::keep_tokens;
-  using States::own_column, States::put_tokens, States::take_rows;
+  using States::load_row, States::own_column, States::put_tokens;
   using States::p, States::place, States::s, States::kOutputs, States::kStretch;
   const Block &block;
   const int walker;
@@ -30,7 +30,9 @@ struct Walker : ChainStates<T, kMode> {
   __device__ __forceinline__ void round_outputs(const float (&o)[32], float scale, uint32_t tile,
                                                 uint4 (&rows)[4]) const {
     put_tokens(o, scale, tile);
-    take_rows<kChunk>(tile, [&](int row, uint4 x) { rows[row / 16] = x; });
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rows[i] = load_row(tile, 16 * i);
+    __syncwarp();
   }
   // `to`: that of chunk n.
   __device__ __forceinline__ void store_outputs(const uint4 (&rows)[4], T *to, int n) const {
@@ -92,7 +94,7 @@ struct Walker : ChainStates<T, kMode> {
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(v[4 * j]), transposed_at(tile, j ^ 3));
       hopper::wgmma_wait<kOutputs>(y);
-      if constexpr (kStretch) keep_state(high, block.state(walker), n);
+      if constexpr (kStretch) keep_state(high, block.state(walker, n), n);
 
       // Y = v - 2^G k S, then E = Y + N (beta Y).
       uint32_t x[16], x_low[16];
@@ -116,9 +118,9 @@ struct Walker : ChainStates<T, kMode> {
       hopper::wgmma_wait<0>(y);
       if constexpr (kOutputs) pin(o);
       if constexpr (kStretch) {
-        keep_tokens(y, tile, n);
+        keep_tokens(y, block.tokens(walker), n);
       } else {
-        keep(n);
+        keep(n, tile);
       }
 
       // U = beta E, o += P U, the state's sum of 2^(G_C - G) U. Where the chunk's decays are narrow, that U serves
@@ -180,7 +182,11 @@ struct Walker : ChainStates<T, kMode> {
       add<32>(second, whole);
       hopper::barrier_arrive(block.chain_empty(n));
     }
-    if constexpr (!kStretch) store();
+    if constexpr (kStretch) {
+      wait_stored();
+    } else {
+      store();
+    }
   }
 };
 

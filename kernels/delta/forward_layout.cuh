@@ -19,7 +19,7 @@ constexpr int kChainStages = 3, kOutputStages = 3;
 constexpr int kK = 0, kV = 2 * kPanel, kN = 4 * kPanel, kChainFactors = kN + kFactors;
 constexpr int kQ = 0, kP = 2 * kPanel;
 constexpr int kChainBytes = round_up(kN + kSlotWithoutP, 1024), kOutputBytes = round_up(kP + kPair, 1024);
-static_assert(kOutputStages * kOutputBytes >= kWalkers * 2 * kPanel);  // Block::state
+static_assert(kOutputStages * kOutputBytes >= kWalkers * 5 * kPanel);  // Block::state, Block::tokens
 constexpr int kOutputAt = kChainStages * kChainBytes, kBarriersAt = kOutputAt + kOutputStages * kOutputBytes;
 constexpr int kBarriers = 2 * kChainStages + 3 * kOutputStages;
 constexpr int kBytes = kBarriersAt + 8 * kBarriers;
@@ -36,8 +36,11 @@ struct Block {
   uint32_t shared;
   __device__ uint32_t chain(int n) const { return shared + n % kChainStages * kChainBytes; }
   __device__ uint32_t output(int n) const { return shared + kOutputAt + n % kOutputStages * kOutputBytes; }
-  // Of a walker that has no outputs: 128 rows of K.
-  __device__ uint32_t state(int walker) const { return shared + kOutputAt + walker * 2 * kPanel; }
+  // Of a walker of a stretch, which has no outputs: images of 128 rows of K, for chunks in turn, and of 64 tokens.
+  __device__ uint32_t state(int walker, int n) const {
+    return shared + kOutputAt + (walker + n % 2 * kWalkers) * 2 * kPanel;
+  }
+  __device__ uint32_t tokens(int walker) const { return shared + kOutputAt + (4 * kWalkers + walker) * kPanel; }
   __device__ uint32_t barrier(int i) const { return shared + kBarriersAt + 8 * i; }
   __device__ uint32_t chain_full(int n) const { return barrier(n % kChainStages); }
   __device__ uint32_t chain_empty(int n) const { return barrier(kChainStages + n % kChainStages); }

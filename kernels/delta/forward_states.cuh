@@ -2,9 +2,12 @@
 // slice) a block has.
 #pragma once
 
-#include "walk.cuh"
+#include "bulk.cuh"
 
 namespace lasp::gpu::delta_hopper::forward_walk {
+
+// Of a warpgroup each, from this one on.
+constexpr int kSendBarrier = 3;
 
 // What a walk is for: outputs, states alone, or the states and E of a stretch's chunks for its gradients.
 enum class Mode { kOutputs, kStates, kStretch };
@@ -91,54 +94,63 @@ struct ChainStates {
     }
     __syncwarp();
   }
-  // f(row, its 16 bytes that this lane takes): half of this warp's columns.
-  template <int kRows, typename F>
-  __device__ __forceinline__ void take_rows(uint32_t tile, F f) const {
+  // What is kept of a stretch's chunk goes to memory by the copy engine, from an image of this warpgroup's columns.
+  // keep_state(n) waits until all copies before have read their images. So the image of E is free for
+  // keep_tokens(n), and the other image of a state for keep_state(n + 1).
+  // The rounded state before chunk n.
+  __device__ __forceinline__ void keep_state(const uint32_t (&high)[32], uint32_t image, int n) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) put_columns(image, j, high + 4 * j);
+    if (threadIdx.x % kGroup == 0) wait_stored();
+    send(kept.states_of(place.group_item(p.heads, kept.groups), n), image, kDim * 128);
+  }
+  // Its E.
+  __device__ __forceinline__ void keep_tokens(const float (&e)[32], uint32_t image, int n) const {
+    put_tokens(e, 1, image);
+    send(kept.tokens_of(place.group_item(p.heads, kept.groups), n), image, kPanel);
+  }
+  // `to`: of both slices that a block may have.
+  __device__ __forceinline__ void send(char *to, uint32_t image, uint32_t bytes) const {
+    hopper::fence_async_proxy();
+    mma::sync_some<kGroup>(kSendBarrier + int(threadIdx.x / kGroup));
+    if (threadIdx.x % kGroup == 0) store_bulk(to + slice % kWalkers * bytes, image, bytes);
+  }
+  // Of 16 rows of a tile from `first` on the 16 bytes that this lane takes; and the first of its columns: a warp
+  // has 16 of them.
+  static __device__ __forceinline__ uint4 load_row(uint32_t tile, int first) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroup / 32;
-#pragma unroll
-    for (int first = 0; first < kRows; first += 64) {
-      uint4 x[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        x[i] = load_shared_16(tile + swizzled(first + 16 * i + lane / 2, 2 * warp + lane % 2));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) f(first + 16 * i, x[i]);
-    }
-    __syncwarp();
+    return load_shared_16(tile + swizzled(first + lane / 2, 2 * warp + lane % 2));
   }
-  // The column that is first in those 16 bytes.
-  __device__ __forceinline__ int own_column() const {
-    return column() + 16 * (threadIdx.x % kGroup / 32) + threadIdx.x % 2 * 8;
+  __device__ __forceinline__ int own_column(int thread = threadIdx.x % kGroup) const {
+    return column() + 16 * (thread / 32) + thread % 2 * 8;
   }
-
-  // Chunk n's E.
-  __device__ __forceinline__ void keep_tokens(const float (&e)[32], uint32_t tile, int n) const {
-    put_tokens(e, 1, tile);
-    char *const to = kept.tokens_of(place.group_item(p.heads, kept.groups), n) + kept_lane();
-    take_rows<kChunk>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
-  }
-  // Where this lane's first 16 bytes lie among rows of 128 that are kept.
-  __device__ __forceinline__ int kept_lane() const {
-    return threadIdx.x % 32 / 2 * 2 * kDim + 2 * (own_column() % kDim);
-  }
-  // The rounded state before chunk n of a stretch, by way of a tile of 128 rows.
-  __device__ __forceinline__ void keep_state(const uint32_t (&high)[32], uint32_t tile, int n) const {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) put_columns(tile, j, high + 4 * j);
-    __syncwarp();
-    char *const to = kept.states_of(place.group_item(p.heads, kept.groups), n) + kept_lane();
-    take_rows<kDim>(tile, [&](int row, uint4 x) { hopper::store_global_16(to + row * 2 * kDim, x); });
-  }
-  // The state before chunk n, if it is a checkpoint.
-  __device__ __forceinline__ void keep(int n) const {
+  // The state before chunk n, if it is a checkpoint; by way of a tile, half of the rows at a time.
+  __device__ __forceinline__ void keep(int n, uint32_t tile) const {
     if (!p.checkpoints || transition || ends()) return;
     const int32_t at = place.part * slots.chunks + n;
     if (at & (slots.of_stretch - 1)) return;
     const int64_t index = (int64_t{place.run.checkpoint} + (at >> slots.log2_of_stretch())) * p.heads + place.head;
-    uint32_t rounded[32];
+    const int32_t stride = extent().stride, row = this_thread() % 32 / 2, first_column = own_column(this_thread());
+    T *to = static_cast<T *>(p.checkpoints) + index * size() + row * stride + first_column;
+    const int32_t rows = first_column < p.v.dim ? p.k.dim - row : 0;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) rounded[i] = pack<T>(s[2 * i], s[2 * i + 1]);
-    store_rounded<T>(static_cast<T *>(p.checkpoints) + index * size(), rounded, extent(), slice);
+    for (int first = 0; first < kDim; first += kChunk) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        uint32_t x[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int of = first / 2 + 8 * j + 2 * i;
+          x[i] = pack<T>(s[of], s[of + 1]);
+        }
+        put_columns(tile, j, x);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = first; i < first + kChunk; i += 16, to += 16 * stride)
+        hopper::store_global_16_if(i < rows, to, load_row(tile, i - first));
+      __syncwarp();
+    }
   }
 };
 

@@ -20,14 +20,14 @@ namespace lasp::gpu::delta_hopper::gradients {
 template <typename T, bool kDecay, bool kDirect, bool kPairs>
 __global__ void __launch_bounds__(kThreads, 1)
     gradients(const int64_t first, const DeltaGradients p, const Slots slots, const Stretches kept,
-              float *const partial, const __grid_constant__ ResultMaps maps) {
+              float *const partial, const __grid_constant__ GradientMaps maps) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which walkers have none to spare
   Place mine;
   const int64_t b = first + blockIdx.x;
   mine.slice = 0, mine.head = int32_t(b % p.heads), mine.index = b / p.heads;
   if (!start_run(p, p.filter, mine)) return;
-  place_results(p, slots, mine);
+  place_results(p, slots, maps.inputs.fits, mine);
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
   block.template begin<kPairs>();
@@ -37,10 +37,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     Walker<T, kDecay, kDirect, kPairs, false> walker{
         {p, place, block, maps, warp / 4, warp % 4, int(threadIdx.x % 32)}, {}};
     load_over_scale<T>(walker.s, p, place, slots.columns, warp / 4);
-    walker.run(partial, slots.first_column > 0);
+    walker.run();
   } else {
     hopper::give_registers<kProducerRegisters>();
-    Copies{p, place, block}.run(slots, kept);
+    Rows<kDecay, kDirect, 1> rows{p, place, block, partial, slots.first_column > 0};
+    Copies{p, place, block, maps.inputs}.run(slots, kept, rows);
   }
   if constexpr (kPairs) hopper::cluster_sync();  // no block leaves while the other reads from it
 }
@@ -53,7 +54,8 @@ int launch_typed(const DeltaGradients &p, const Slots &slots, const Stretches &k
                           ? (direct ? gradients<T, false, true, kPairs> : gradients<T, false, false, kPairs>)
                           : (direct ? gradients<T, true, true, kPairs> : gradients<T, true, false, kPairs>);
   const int64_t blocks = p.num_runs * p.heads;
-  const ResultMaps maps = encode_results(p);
+  GradientMaps maps = encode_results(p);
+  encode_maps(maps.inputs, p, p.d_o, true, kChunk);
   if constexpr (kPairs)
     return launch_pairs(kernel, blocks, kThreads, kBytes, stream, p, slots, kept, partial, maps);
   return launch_blocks(kernel, blocks, kThreads, kBytes, stream, p, slots, kept, partial, maps);

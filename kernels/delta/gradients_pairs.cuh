@@ -6,6 +6,7 @@
 //   offered[warp]  that warp of the other block has left its part
 //   taken          all warps of the other block have read this one's
 //   summed         of the first block: all warps of the other have left their shares of d_beta and d_g
+//   sums_taken     of the second block: the first has read these
 #pragma once
 
 #include <algorithm>
@@ -67,11 +68,19 @@ struct Pair {
     __syncwarp();
     if (thread % 32 == 0) hopper::barrier_arrive_cluster(hopper::cluster_address(block.taken(), other()));
   }
-  // This warp's shares of d_beta and d_g are there: for the first block, where the pair has one head.
-  __device__ __forceinline__ void offer_sums(const Place &place) const {
+  // This warp's shares of chunk n's d_beta and d_g are there: for the first block, where the pair has one head.
+  __device__ __forceinline__ void offer_sums(const Place &place, int n) const {
     if (!place.of_columns || !finishes_keys()) return;
     __syncwarp();
-    if (this_thread() % 32 == 0) hopper::barrier_offer_cluster(hopper::cluster_address(block.summed(), 0));
+    if (this_thread() % 32 == 0) hopper::barrier_offer_cluster(hopper::cluster_address(block.summed(n), 0));
+  }
+  // This warp of the first block has read them; and until the second block may replace those of two chunks before.
+  __device__ __forceinline__ void take_sums(int n) const {
+    __syncwarp();
+    if (this_thread() % 32 == 0) hopper::barrier_arrive_cluster(hopper::cluster_address(block.sums_taken(n), 1));
+  }
+  __device__ __forceinline__ void wait_sums(const Place &place, int n) const {
+    if (place.of_columns && finishes_keys() && n > 1) hopper::barrier_wait(block.sums_taken(n), block.use(n - 2));
   }
   // Until R may be written again.
   __device__ __forceinline__ void wait_taken(int n) const { hopper::barrier_wait(block.taken(), n & 1); }

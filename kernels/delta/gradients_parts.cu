@@ -69,7 +69,7 @@ struct Edges {
 template <typename T, bool kDecay, bool kPairs>
 __global__ void __launch_bounds__(kThreads, 1)
     gradients_of_parts(const int64_t first, const DeltaGradients p, const DeltaReversed back, const Slots slots,
-                       const Stretches kept, float *const partial, const __grid_constant__ ResultMaps maps) {
+                       const Stretches kept, float *const partial, const __grid_constant__ GradientMaps maps) {
   extern __shared__ __align__(1024) char shared[];
   __shared__ Place place;  // not in registers, of which walkers have none to spare
   Place mine;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   mine.head = int32_t(of_head % p.heads), mine.item = of_head / p.heads;
   if (!start_window(back, slots, kept.window, back.filter, mine)) return;
   mine.of_columns = of_columns;
-  place_results(p, slots, mine);
+  place_results(p, slots, maps.inputs.fits, mine);
   if (threadIdx.x == 0) place = mine;
   const Block block{shared_address(shared)};
   block.template begin<kPairs>();
@@ -92,11 +92,12 @@ __global__ void __launch_bounds__(kThreads, 1)
                                                   {}};
     const Edges<T> edges{back, place, slots, half};
     edges.load(walker.s);
-    walker.run(partial, false);
+    walker.run();
     edges.store(walker.s);
   } else {
     hopper::give_registers<kProducerRegisters>();
-    Copies{p, place, block}.run(slots, kept);
+    Rows<kDecay, false, 1, kPairs> rows{p, place, block, partial, false};
+    Copies{p, place, block, maps.inputs}.run(slots, kept, rows);
   }
   if constexpr (kPairs) hopper::cluster_sync();  // no block leaves while the other reads from it
 }
@@ -107,7 +108,8 @@ int launch_parts(const DeltaReversed &back, const Slots &slots, const Stretches 
   const DeltaGradients &p = *back.gradients;
   const bool none = p.decay == Decay::kNone;
   const int64_t blocks = kept.window.units * p.heads * kept.groups;
-  const ResultMaps maps = encode_results(p);
+  GradientMaps maps = encode_results(p);
+  encode_maps(maps.inputs, p, p.d_o, true, kChunk);
   if (p.d_q.heads == p.heads && kept.groups == 1)
     return launch_blocks(none ? gradients_of_parts<T, false, false> : gradients_of_parts<T, true, false>, blocks,
                          kThreads, kBytes, stream, p, back, slots, kept, partial, maps);

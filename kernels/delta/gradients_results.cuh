@@ -34,8 +34,9 @@ inline bool writes_directly(const DeltaGradients &p) {
          (p.d_g_float32 && p.decay_dtype != DType::kFloat32);
 }
 
-inline ResultMaps encode_results(const DeltaGradients &p) {
-  ResultMaps to{};
+// Without `inputs`.
+inline GradientMaps encode_results(const DeltaGradients &p) {
+  GradientMaps to{};
   const Tensor *const tensors[] = {&p.d_q, &p.d_k, &p.d_v};
   for (int i = 0; i < 3; ++i)
     to.fits[i] = !writes_directly(p) && !p.staged[i] && encode_boxes(to.maps[i], *tensors[i], p, kChunk);
@@ -43,8 +44,10 @@ inline ResultMaps encode_results(const DeltaGradients &p) {
 }
 
 // What of a place its results need.
-__device__ __forceinline__ void place_results(const DeltaGradients &p, const Slots &slots, Place &place) {
+__device__ __forceinline__ void place_results(const DeltaGradients &p, const Slots &slots, bool boxes,
+                                              Place &place) {
   place.boxed = place.run.length / kChunk;
+  place.by_threads = place.chunks - (boxes ? place.boxed : 0);
   place.log2_of_stretch = slots.log2_of_stretch();
   place.head_left = int32_t(int64_t{place.head} * p.d_q.heads / p.heads);
 }
@@ -67,7 +70,7 @@ struct Results {
   const DeltaGradients &p;
   const Place &place;
   const Block &block;
-  const ResultMaps &maps;
+  const GradientMaps &maps;
   const int half, warp, lane;  // half: of V's columns, then of K's
 
   __device__ __forceinline__ uint32_t shared(int at) const { return block.shared + at; }
@@ -80,13 +83,6 @@ struct Results {
     int lane;
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
     return lane;
-  }
-
-  // This warp of all walkers'.
-  static __device__ __forceinline__ int warp_again() {
-    uint32_t thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
-    return int(thread / 32);
   }
 
   __device__ __forceinline__ void store_pairs(const uint32_t (&x)[16], uint32_t panel) {
@@ -248,78 +244,6 @@ struct Results {
         store_piece(static_cast<T *>(t.data) + to, x);
       }
     }
-  }
-
-  static __device__ __forceinline__ void put_number(void *data, DType type, int64_t at, float x, bool adds) {
-    if constexpr (kDirect) {
-      put_element(data, type, at, x, adds);
-    } else {
-      store_element(data, type, at, x);
-    }
-  }
-  // Whether this block finishes d_beta and d_g. kColumns: the other of its cluster may have columns of the same
-  // head.
-  template <bool kColumns>
-  __device__ __forceinline__ bool finishes_rows() const {
-    return !kColumns || !place.of_columns || hopper::cluster_rank() == 0;
-  }
-  // A share of them, with that of the other columns.
-  template <bool kColumns>
-  __device__ __forceinline__ float load_share(uint32_t from) const {
-    float x = load_float(from);
-    if (kColumns && place.of_columns) x += hopper::load_cluster_float(hopper::cluster_address(from, 1));
-    return x;
-  }
-  // d_beta and d_g of chunk n, by one warp each; per head what the chunk adds to its sum. kShares: of d_beta.
-  template <int kShares, bool kColumns = false>
-  __device__ __forceinline__ float store_rows_of(int n) {
-    if (!finishes_rows<kColumns>()) return 0;
-    const int chunk = place.chunks - 1 - n, count = place.run.length - chunk * kChunk;
-    const int64_t token = place.run.begin + chunk * kChunk;
-    const uint32_t sums = block.sums(n);
-    const int own = warp_again();
-    if (kColumns && place.of_columns && own % 4 == 0) hopper::barrier_wait_cluster(block.summed(), n & 1);
-    if (own == 4) {
-#pragma unroll
-      for (int i = lane; i < kChunk; i += 32) {
-        float x = 0;
-#pragma unroll
-        for (int w = 0; w < kShares; ++w) x += load_share<kColumns>(sums + 256 * w + 4 * i);
-        if (i < count)
-          put_number(p.d_beta, p.d_beta_dtype, offset_of(p.d_beta_strides, place.run.row, token + i, place.head),
-                     kShares > 1 ? p.scale * x : x, p.d_beta_adds);
-      }
-    }
-    float all = 0;
-    if (own == 0 && kDecay && p.d_g) {
-      const uint32_t rows = sums + kBetaSums;
-      float2 x;  // of tokens 2 lane and 2 lane + 1
-      x.x = load_share<kColumns>(rows + 8 * lane) + load_share<kColumns>(rows + 256 + 8 * lane);
-      x.y = load_share<kColumns>(rows + 8 * lane + 4) + load_share<kColumns>(rows + 256 + 8 * lane + 4);
-      if (lane == 31)
-#pragma unroll
-        for (int w = 0; w < 8; ++w) x.y += load_share<kColumns>(rows + kRowSums + 4 * w);
-      x.x += x.y;
-      float sum = x.x;  // from token 2 lane on
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const float later = __shfl_down_sync(~0u, sum, step);
-        if (lane + step < 32) sum += later;
-      }
-      const float first = sum, second = sum - x.x + x.y;
-      const int i = 2 * lane;
-      if (p.decay == Decay::kHead) {
-        all = sum_warp((i < count ? first : 0) + (i + 1 < count ? second : 0));
-      } else {
-        const auto put = [&](int row, float y) {
-          if (row < count)
-            put_number(p.d_g, kDirect && p.d_g_float32 ? DType::kFloat32 : p.decay_dtype,
-                       offset_of(p.d_g_strides, place.run.row, token + row, place.head), y, p.d_g_adds);
-        };
-        put(i, first), put(i + 1, second);
-      }
-    }
-    return all;
   }
 };
 

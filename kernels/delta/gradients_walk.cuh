@@ -2,8 +2,7 @@
 // chain back to the state before it, scores, and its half of dq and dk.
 #pragma once
 
-#include "gradients_pairs.cuh"
-#include "gradients_results.cuh"
+#include "gradients_rows.cuh"
 
 namespace lasp::gpu::delta_hopper::gradients {
 
@@ -18,10 +17,15 @@ struct Walker : Results<T, kDecay, kDirect> {
   static constexpr bool kColumns = kPairs && kLong;  // pairs may be of one head's columns
   float s[64];
 
-  // The chain: R before chunk n to R after it. Leaves R, scale Z and dv in shared memory. Returns this thread's
+  // Until a buffer has chunk n of a tensor.
+  __device__ __forceinline__ void wait_tensor(int buffer, int n) const {
+    block.wait_full(buffer, n, place.by_threads);
+  }
+
+  // The chain: R before chunk n to R after it. Leaves R, Z and dv in shared memory. Returns this thread's
   // share of what the state adds to the last row of d_g.
   __device__ __forceinline__ float walk(int n) {
-    const uint32_t factors = block.factors(n), k = block.k(n), squares = shared(kSquares);
+    const uint32_t factors = block.factors(n), k = block.k(n);
     float y[32], w[32], share = 0;
     uint32_t d_o[16], x[16], x_low[16];
     {
@@ -35,7 +39,7 @@ struct Walker : Results<T, kDecay, kDirect> {
       }
 #pragma unroll
       for (int j = 0; j < 8; ++j) store_transposed(transposed_at(shared(kR) + half * kDim * 128, j), high + 4 * j);
-      block.wait_full(block.buffer_k(n), n);
+      wait_tensor(block.buffer_k(n), n);
       wgmma_begin();
       if constexpr (kLong) {
         delta_hopper::multiply_state<T>(y, high, low, k);
@@ -43,15 +47,15 @@ struct Walker : Results<T, kDecay, kDirect> {
         multiply_rows<T>(y, high, k, false);
       }
       wgmma_commit();
-      block.wait_full(kBufferDO, n);
-      block.wait_full(kBufferSquares, n);
+      wait_tensor(kBufferDO, n);
+      block.wait_full(kBufferPairs, n);
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         load_matrices_transposed(reinterpret_cast<uint32_t(&)[4]>(d_o[4 * j]),
                                  transposed_at(shared(kDO) + half * kPanel, j));
       wgmma_begin();
-      multiply_upper<T>(w, d_o, squares + 2 * kPanel, false);
-      multiply_upper<T>(w, d_o, squares + 3 * kPanel);
+      multiply_upper_of<T, false>(w, d_o, shared(kP), false);
+      multiply_upper_of<T, true>(w, d_o, shared(kP));
       wgmma_commit();
       wgmma_wait<0>(y);
       pin(w);
@@ -70,9 +74,7 @@ struct Walker : Results<T, kDecay, kDirect> {
     });
     split<T, 32>(w, x, x_low);
     wgmma_begin();
-    multiply_upper<T>(y, x_low, squares);
-    multiply_upper<T>(y, x, squares + kPanel);
-    multiply_upper<T>(y, x, squares);
+    multiply_upper<T>(y, x, x_low, shared(kN));
     wgmma_commit();
     if (kDecay && p.d_g) share = state_share(n);
     if constexpr (kDecay) {
@@ -82,29 +84,18 @@ struct Walker : Results<T, kDecay, kDirect> {
       });
     }
     wgmma_wait<0>(y);
-    block.free(kBufferSquares);
-    store_scaled(y, shared(kZ) + half * kPanel);
-    by_token(factors + kBeta,
-             [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
-    if constexpr (kDirect) {
-      put_d_v(y, n);
-    } else {
-      store_scaled(y, shared(kToDV) + half * kPanel);
-    }
-    if constexpr (kDecay)
-      by_token(factors + kToToken,
-               [&](int i, float2 f) { y[i] *= f.x, y[i + 1] *= f.y, y[i + 2] *= f.x, y[i + 3] *= f.y; });
+    block.free(kBufferPairs);
+    store_tokens(y, shared(kZ) + half * kPanel);
+    leave_d_v(y, factors, n);
     if constexpr (kLong) {
-#pragma unroll
-      for (float &z : y) z = -z;
       split<T, 32>(y, x, x_low);
     } else {
 #pragma unroll
-      for (int i = 0; i < 16; ++i) x[i] = pack<T>(-y[2 * i], -y[2 * i + 1]);
+      for (int i = 0; i < 16; ++i) x[i] = pack<T>(y[2 * i], y[2 * i + 1]);
     }
     const float whole = kDecay ? load_pair(factors + kWhole).x : 1;
     float sum[32];
-    block.wait_full(kBufferQ, n);  // only now: it is the last to be free for this chunk
+    wait_tensor(kBufferQ, n);  // only now: it is the last to be free for this chunk
     const auto multiply = [&](int panel) {
       wgmma_begin();
       multiply_tokens<T>(sum, d_o, shared(kQ) + panel, false);
@@ -119,15 +110,42 @@ struct Walker : Results<T, kDecay, kDirect> {
     add<32>(sum, whole);
     return share;
   }
-  // y times scale, rounded, to a panel whose rows are y's columns.
-  __device__ __forceinline__ void store_scaled(const float (&y)[32], uint32_t panel) {
+  // y rounded, to a panel whose rows are y's columns.
+  __device__ __forceinline__ void store_tokens(const float (&y)[32], uint32_t panel) {
     const uint32_t at = transposed_again();
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       uint32_t x[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = pack<T>(p.scale * y[8 * j + 2 * i], p.scale * y[8 * j + 2 * i + 1]);
+      for (int i = 0; i < 4; ++i) x[i] = pack<T>(y[8 * j + 2 * i], y[8 * j + 2 * i + 1]);
       store_transposed(panel + at + 2048 * j, x);
+    }
+  }
+  // dv = scale beta Z, to its panel or to memory; and what it takes from R, -2^G beta Z, in place of Z.
+  __device__ __forceinline__ void leave_d_v(float (&z)[32], uint32_t factors, int n) {
+    const uint32_t at = shared(kToDV) + half * kPanel + transposed_again(),
+                   of_token = factors + kBeta + threadIdx.x % 4 * 8;
+    if constexpr (kDirect) {
+      by_token(factors + kBeta,
+               [&](int i, float2 f) { z[i] *= f.x, z[i + 1] *= f.y, z[i + 2] *= f.x, z[i + 3] *= f.y; });
+      put_d_v(z, n);
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      uint32_t d_v[4];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int i = 8 * j + 4 * h;
+        const float2 beta = kDirect ? float2{1, 1} : load_pair(of_token + 8 * i),
+                     to_v = {p.scale * beta.x, p.scale * beta.y},
+                     to_token = kDecay ? load_pair(of_token + kToToken - kBeta + 8 * i) : float2{1, 1},
+                     back = {-beta.x * to_token.x, -beta.y * to_token.y};
+        if constexpr (!kDirect)
+          d_v[2 * h] = pack<T>(to_v.x * z[i], to_v.y * z[i + 1]),
+                  d_v[2 * h + 1] = pack<T>(to_v.x * z[i + 2], to_v.y * z[i + 3]);
+        z[i] *= back.x, z[i + 1] *= back.y, z[i + 2] *= back.x, z[i + 3] *= back.y;
+      }
+      if constexpr (!kDirect) store_transposed(at + 2048 * j, d_v);
     }
   }
   // As transposed_at(0, 0), in a way that keeps the compiler from holding addresses in registers.
@@ -159,8 +177,8 @@ struct Walker : Results<T, kDecay, kDirect> {
       s[kFirst + i] = kDecay ? fmaf(whole, s[kFirst + i], sum[i]) : s[kFirst + i] + sum[i];
   }
 
-  // A score square: the first half's is Aq, the second's Ak, whose diagonal has d_beta: dv is beta times what lies
-  // there. What rounding leaves out of it stays in `low`.
+  // A score square: the first half's is Aq, the second's Ak, from Z E^T, whose diagonal has d_beta over scale. What
+  // rounding leaves out of it stays in `low`.
   __device__ __forceinline__ void score(int n, uint32_t (&low)[16]) {
     const uint32_t e = shared(kE), factors = block.factors(n);
     uint32_t a = shared(half ? kZ : kDO);
@@ -173,13 +191,23 @@ struct Walker : Results<T, kDecay, kDirect> {
                                      advance(tile_descriptor<128>(e + i / 4 * kPanel), i % 4 * 32), i > 0);
     wgmma_commit();
     const int own = row(), first = column();
-    const float factors_of_rows[2] = {half ? -load_float(factors + kBeta + 4 * own) : p.scale,
-                                      half ? -load_float(factors + kBeta + 4 * (own + 8)) : p.scale};
-    float sums[2] = {0, 0}, diagonal[2] = {0, 0};
+    const float factors_of_rows[2] = {half ? -p.scale * load_float(factors + kBeta + 4 * own) : p.scale,
+                                      half ? -p.scale * load_float(factors + kBeta + 4 * (own + 8)) : p.scale};
+    float sums[2] = {0, 0};
     if constexpr (kDecay)
       sums[0] = load_float(factors + delta_hopper::kSums + 4 * own),
       sums[1] = load_float(factors + delta_hopper::kSums + 4 * (own + 8));
     wgmma_wait<0>(y);
+    if (half) {  // the diagonal, by the lane that has it
+      if constexpr (kColumns) Pair{block}.wait_sums(place, n);
+      const int again = Base::lane_again();
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const int r = j % 2;
+        if (j / 2 == own / 16 && again % 4 == again / 8)
+          store_float(block.sums(n) + 4 * (own + 8 * r), again / 4 % 2 ? y[4 * j + 2 * r + 1] : y[4 * j + 2 * r]);
+      }
+    }
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const int at = 8 * j + first;
@@ -189,16 +217,10 @@ struct Walker : Results<T, kDecay, kDirect> {
       for (int r = 0; r < 2; ++r) {
         const int i = own + 8 * r - half;  // the last column that counts
         float f0 = factors_of_rows[r] * beta.x, f1 = factors_of_rows[r] * beta.y;
-        if (at == i + half) diagonal[r] = y[4 * j + 2 * r];
-        if (at + 1 == i + half) diagonal[r] = y[4 * j + 2 * r + 1];
-        if constexpr (kDecay) f0 *= exp2_fast(fminf(sums[r] - g.x, 0)), f1 *= exp2_fast(fminf(sums[r] - g.y, 0));
+        if constexpr (kDecay) f0 *= exp2_fast(sums[r] - g.x), f1 *= exp2_fast(sums[r] - g.y);
         y[4 * j + 2 * r] = at <= i ? y[4 * j + 2 * r] * f0 : 0;
         y[4 * j + 2 * r + 1] = at + 1 <= i ? y[4 * j + 2 * r + 1] * f1 : 0;
       }
-    }
-    if (half && lane % 4 == lane / 8) {  // the lane that has its rows' diagonal
-      store_float(block.sums(n) + 4 * own, diagonal[0]);
-      store_float(block.sums(n) + 4 * (own + 8), diagonal[1]);
     }
     uint32_t high[16];
     split<T, 32>(y, high, low);
@@ -250,7 +272,7 @@ struct Walker : Results<T, kDecay, kDirect> {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float beta = load_float(factors + kBeta + 4 * (own + 8 * r));
-        of_row[r] = -to_token[r] * beta;
+        of_row[r] = -p.scale * to_token[r] * beta;
         of_column[r] = p.scale * load_float(factors + kToEnd + 4 * (own + 8 * r)) * beta;
       }
 #pragma unroll
@@ -337,14 +359,13 @@ struct Walker : Results<T, kDecay, kDirect> {
       share = sum_warp(share);
       if (lane == 0) store_float(block.sums(n) + kBetaSums + kRowSums + 4 * (4 * half + warp), share);
     }
-    if constexpr (kColumns) Pair{block}.offer_sums(place);
+    if constexpr (kColumns) Pair{block}.offer_sums(place, n);
+    hopper::barrier_arrive(block.sums_full(n));
     wait_sent();
   }
 
-  // From R after the last chunk, in s, to R before the first. `partial`: d_g per head of each stretch, by its
-  // checkpoint, which this launch may add to.
-  __device__ __forceinline__ void run(float *partial, bool adds) {
-    float all = 0;
+  // From R after the last chunk, in s, to R before the first.
+  __device__ __forceinline__ void run() {
     for (int n = 0; n < place.chunks; ++n) {
       const float share = walk(n);
       hopper::fence_async_proxy();
@@ -359,15 +380,6 @@ struct Walker : Results<T, kDecay, kDirect> {
       finish(n, low, share);
       sync_walkers();  // nobody reads R, Z and scores any more
       if constexpr (kPairs) Pair{block}.wait_taken(n);
-      all += this->template store_rows_of<1, kColumns>(n);
-      if (kDecay && p.decay == Decay::kHead && p.d_g && threadIdx.x == 0 &&
-          this->template finishes_rows<kColumns>()) {
-        const int chunk = place.chunks - 1 - n, stretch = chunk >> place.log2_of_stretch;
-        if (stretch << place.log2_of_stretch != chunk) continue;
-        float &to = partial[(int64_t{place.run.checkpoint} + stretch) * p.heads + place.head];
-        to = adds ? to + all : all;
-        all = 0;
-      }
     }
   }
 };

@@ -178,7 +178,8 @@ struct Window {
 };
 
 // What the chunks of stretches, or of windows, leave for their gradients, by (its number in the launch, head, group
-// of 128 columns of V) and chunk: the state before it [K, V] and E [64, V], in 16 bits.
+// of 128 columns of V) and chunk: the state before it [K, V] and E [64, V], in 16 bits. Both lie as in shared
+// memory: panels of 64 columns, whose rows are 128 swizzled bytes.
 struct Stretches {
   static constexpr int kStateBytes = 2 * kDim * kDim, kTokenBytes = 2 * kChunk * kDim;
   static constexpr int64_t kBytes = kStateBytes + kTokenBytes;  // of a chunk and head

@@ -13,8 +13,7 @@ namespace lasp::gpu::delta_hopper {
 using mma::copies_commit, mma::copies_wait, mma::copy_16, mma::pack_rest;
 
 constexpr int kWalkers = 2, kGroup = 128;  // warpgroups; their threads
-// Of a tile of 64 columns, whose rows have 128 swizzled bytes; a square of N or P is one too, without its upper
-// blocks.
+// Of a tile of 64 columns, whose rows have 128 swizzled bytes.
 constexpr int kPanel = kChunk * 128;
 
 __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }
@@ -24,19 +23,6 @@ __device__ __forceinline__ int this_thread() {
   int thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
   return thread % kGroup;
-}
-
-// By kGroup threads: a pair of a slot's tiles as two squares, in pieces of 16 bytes.
-__device__ __forceinline__ void copy_squares(uint32_t to, const char *pair) {
-  constexpr int kPieces = kTile / 16;  // of a tile
-#pragma unroll
-  for (int i = 0; i < 2 * kPieces / kGroup; ++i) {
-    const int x = this_thread() + i * kGroup, low = x >= kPieces, at = low ? x - kPieces : x;
-    const int block = at / 32, block_row = (block >= 1) + (block >= 3) + (block >= 6);
-    const int row = 2 * block_row + at / 16 % 2, column = 2 * (block - tile_block(block_row, 0)) + at / 8 % 2;
-    const int from = (low ? PairTile<true>::at(row, column) : PairTile<false>::at(row, column)) + at % 8 * 16;
-    copy_16(to + low * kPanel + swizzled(8 * row + at % 8, column), pair + from, true);
-  }
 }
 
 // This thread arrives when the copies that it has begun are there. Slow ones are there at once, and are seen by who
@@ -58,6 +44,7 @@ struct Place {
   bool after;  // whether the run has tokens after the part
   int32_t part;
   int32_t boxed;            // the first so many chunks are copied by boxes (bulk.cuh)
+  int32_t by_threads;       // the first so many of a walk back have tensors that threads copy
   int32_t head_left;        // of dq and dk
   int32_t log2_of_stretch;  // in chunks
   int32_t skipped;          // of the part, so many chunks before `run`
@@ -92,7 +79,8 @@ __device__ __forceinline__ bool start_part(const DeltaInputs &p, const Slots &sl
 __device__ __forceinline__ bool start_window(const DeltaInputs &p, const Slots &slots, const Window &window,
                                              RunFilter filter, Place &place) {
   const int64_t unit = window.first_unit + place.item;
-  place.index = unit / slots.parts, place.part = int32_t(unit % slots.parts);
+  const auto parts = uint32_t(slots.parts);  // unsigned, or a register waits with its sign for the walk's end
+  place.index = unit / parts, place.part = int32_t(unit % parts);
   if (place.index >= p.num_runs || !start_part(p, slots, filter, place)) return false;
   const int32_t left = place.chunks - window.begin;
   if (left <= 0) return false;
@@ -251,15 +239,6 @@ __device__ __forceinline__ void multiply_rows(float (&y)[32], const uint32_t (&s
     multiply<T, 64, false>(y, state + 4 * s,
                            hopper::advance(hopper::tile_descriptor<128>(tile + s / 4 * kPanel), s % 4 * 32),
                            s > 0 || accumulate);
-}
-// y^T += L^T x^T; or =. L: a lower triangular square.
-template <typename T>
-__device__ __forceinline__ void multiply_upper(float (&y)[32], const uint32_t (&x)[16], uint32_t square,
-                                               bool accumulate = true) {
-  multiply<T, 64, true>(y, x + 12, hopper::tile_descriptor<128>(square + 6144), accumulate);
-  multiply<T, 48, true>(y, x + 8, hopper::tile_descriptor<128>(square + 4096), true);
-  multiply<T, 32, true>(y, x + 4, hopper::tile_descriptor<128>(square + 2048), true);
-  multiply<T, 16, true>(y, x, hopper::tile_descriptor<128>(square), true);
 }
 // sum (64 rows of K: a panel of k or q) += or = x times it, over tokens. kFlip = 48: x in flipped order, the panel
 // not.
