@@ -68,9 +68,12 @@ struct Pair {
     __syncwarp();
     if (thread % 32 == 0) hopper::barrier_arrive_cluster(hopper::cluster_address(block.taken(), other()));
   }
-  // This warp's shares of chunk n's d_beta and d_g are there: for the first block, where the pair has one head.
-  __device__ __forceinline__ void offer_sums(const Place &place, int n) const {
-    if (!place.of_columns || !finishes_keys()) return;
+  // Where the pair has one head, the first block finishes d_beta and d_g.
+  __device__ __forceinline__ static bool is_second_of_columns(const Place &place) {
+    return place.of_columns && hopper::cluster_rank() != 0;
+  }
+  // By the second: this warp's shares of chunk n's d_beta and d_g are there.
+  __device__ __forceinline__ void offer_sums(int n) const {
     __syncwarp();
     if (this_thread() % 32 == 0) hopper::barrier_offer_cluster(hopper::cluster_address(block.summed(n), 0));
   }
@@ -80,7 +83,7 @@ struct Pair {
     if (this_thread() % 32 == 0) hopper::barrier_arrive_cluster(hopper::cluster_address(block.sums_taken(n), 1));
   }
   __device__ __forceinline__ void wait_sums(const Place &place, int n) const {
-    if (place.of_columns && finishes_keys() && n > 1) hopper::barrier_wait(block.sums_taken(n), block.use(n - 2));
+    if (is_second_of_columns(place) && n > 1) hopper::barrier_wait(block.sums_taken(n), block.use(n - 2));
   }
   // Until R may be written again.
   __device__ __forceinline__ void wait_taken(int n) const { hopper::barrier_wait(block.taken(), n & 1); }

@@ -21,7 +21,7 @@ struct Rows {
   // By a producer warp, when the walkers have left chunk n of the walk.
   __device__ __forceinline__ void put(int n) {
     const int warp = threadIdx.x % kProducers / 32;
-    if (warp < 2 || (kColumns && place.of_columns && hopper::cluster_rank() > 0)) return;
+    if (warp < 2 || (kColumns && Pair::is_second_of_columns(place))) return;
     hopper::barrier_wait(block.sums_full(n), block.use(n));
     if (kColumns && place.of_columns) hopper::barrier_wait_cluster(block.summed(n), block.use(n));
     const int chunk = place.chunks - 1 - n;

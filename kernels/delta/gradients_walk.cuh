@@ -359,8 +359,11 @@ struct Walker : Results<T, kDecay, kDirect> {
       share = sum_warp(share);
       if (lane == 0) store_float(block.sums(n) + kBetaSums + kRowSums + 4 * (4 * half + warp), share);
     }
-    if constexpr (kColumns) Pair{block}.offer_sums(place, n);
-    hopper::barrier_arrive(block.sums_full(n));
+    if (kColumns && Pair::is_second_of_columns(place)) {
+      Pair{block}.offer_sums(n);
+    } else {
+      hopper::barrier_arrive(block.sums_full(n));
+    }
     wait_sent();
   }
 
