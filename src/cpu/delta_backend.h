@@ -112,6 +112,8 @@ class DeltaBackend final : public RankWork {
                     FunctionRef<void()> between = {});
   void walk_states(const KeysAndValues &in, const StateWork &w, const Chain &chain, const float *first, bool keep,
                    Scratch &s) const;
+  void final_from_last_chunk(const ForwardBuffers &b, int64_t item, bool zero, Scratch &s) const;
+  int parts_of_states() const;
   void gradient_chains(const BackwardBuffers &b, const BackwardWorkspace &w, const Entering &entering,
                        const AffineMapView &out);
   void walk_gradients(const BackwardBuffers &b, const BackwardWorkspace &w, const Chain &chain, const float *first,
@@ -126,7 +128,6 @@ class DeltaBackend final : public RankWork {
   void walk_forward(const ForwardBuffers &b, int64_t segment, int32_t first, Scratch &s) const;
   void output_item(const ForwardBuffers &b, const float *slots, const float *solved, int64_t item, bool zero,
                    Scratch &s) const;
-  void final_from_last_chunk(const ForwardBuffers &b, int64_t item, Scratch &s) const;
 
   // delta_backward.cpp
   void find_states(const BackwardBuffers &b, const BackwardWorkspace &w, FunctionRef<void()> between);

@@ -43,6 +43,13 @@ void DeltaBackend::solve_chunks(const void *k, const StateWork &w) {
   });
 }
 
+// Of how many chains a state is. A product of fewer columns may be rounded another way, and a walk takes all of
+// them: where there are walks, so do chains, that a pass from the state cache gives the same bits.
+int DeltaBackend::parts_of_states() const {
+  const int64_t pairs = static_cast<int64_t>(partition_.segments.size()) * problem_.heads;
+  return parts_of(problem_.head_dim_v, pairs, walk_heads_ > 0 ? 1 : pool_.threads());
+}
+
 // Calls body(chain, scratch) for the chains that `entering` names: of states, and with `transitions` of those of
 // segments that a state passes through, where another rank asks for them.
 template <class Body>
@@ -50,11 +57,8 @@ void DeltaBackend::each_chain(bool reversed, const Entering &entering, const Aff
                               const Body &body, FunctionRef<void()> between) {
   const Problem &p = problem_;
   const int64_t pairs = static_cast<int64_t>(partition_.segments.size()) * p.heads;
-  // A product of fewer columns may be rounded another way, and a walk takes all of them: where there are walks, so
-  // do chains, that a pass from the state cache gives the same bits.
-  const int32_t threads = walk_heads_ > 0 ? 1 : pool_.threads();
-  const int parts = parts_of(p.head_dim_v, pairs, threads), width = p.head_dim_v / parts;
-  const int more = transitions ? parts_of(p.head_dim_k, pairs, threads) : 0;
+  const int parts = parts_of_states(), width = p.head_dim_v / parts;
+  const int more = transitions ? parts_of(p.head_dim_k, pairs, walk_heads_ > 0 ? 1 : pool_.threads()) : 0;
   parallel(
       pairs * (parts + more),
       [&](int64_t item, Scratch &s) {
@@ -145,6 +149,33 @@ void DeltaBackend::walk_states(const KeysAndValues &in, const StateWork &w, cons
     if (!keep) continue;
     float *slot = state_at(w.slots, item) + chain.begin;
     math_.kernels().load_rows(slot, p.head_dim_v, s.part, count, keys, count, DType::kFloat32);
+  }
+}
+
+// The final state out of the state that enters a sequence's last chunk, where that is the item's. T' is in
+// s.solved. By as many columns at a time as a chain has, for the same bits. `zero`: nothing enters the chunk.
+void DeltaBackend::final_from_last_chunk(const ForwardBuffers &b, int64_t item, bool zero, Scratch &s) const {
+  const Problem &p = problem_;
+  const int64_t chunk = item / p.heads, keys = p.head_dim_k;
+  if (b.final_state == nullptr || !ends_sequence(chunk)) return;
+  const auto head = static_cast<int32_t>(item % p.heads);
+  const TokenSpan span = tokens_of(chunk);
+  math_.find_decay(s, span, head, kDecayIn | kDecayOut);
+  const Tile k = math_.load(b.k, p.k, p.k_head(head), span, p.head_dim_k, s.k);
+  const Tile v = math_.load(b.v, p.v, p.v_head(head), span, p.head_dim_v, s.v);
+  const Tile k_in = math_.decayed_query(s, span, k, s.k_in);
+  const float *const from = static_cast<const float *>(b.state_cache) + item * p.state_size();
+  float *const to = b.final_state + states(segment_of(chunk).sequence) + head * p.state_size();
+  const int columns = p.head_dim_v / parts_of_states();
+  for (int begin = 0; begin < p.head_dim_v; begin += columns) {
+    for (int64_t r = 0; r < keys; ++r) {
+      std::copy_n(from + r * p.head_dim_v + begin, columns, s.run + r * columns);
+      std::copy_n(from + r * p.head_dim_v + begin, columns, s.joined + r * columns);
+    }
+    delta_.find_written(s, span, s.solved, k_in, columns_of(v, begin), zero ? nullptr : s.joined, columns);
+    delta_.state_part(s, span, k, columns, s.part);
+    math_.kernels().scan_step(s.part, s.run, math_.total(s), keys, columns, false);
+    put_columns(to + begin, p.head_dim_v, s.run, keys, columns);
   }
 }
 

@@ -145,22 +145,6 @@ void DeltaBackend::forward_finish(const ForwardBuffers &b, const Incoming &incom
   });
 }
 
-// The final state out of the state that enters a sequence's last chunk, where that is the item's. T' is in
-// s.solved.
-void DeltaBackend::final_from_last_chunk(const ForwardBuffers &b, int64_t item, Scratch &s) const {
-  const Problem &p = problem_;
-  const int64_t chunk = item / p.heads, size = p.state_size();
-  if (b.final_state == nullptr || !ends_sequence(chunk)) return;
-  const auto head = static_cast<int32_t>(item % p.heads);
-  const TokenSpan span = tokens_of(chunk);
-  math_.find_decay(s, span, head, kDecayOut);
-  const Tile k = math_.load(b.k, p.k, p.k_head(head), span, p.head_dim_k, s.k);
-  delta_.state_part(s, span, k, p.head_dim_v, s.part);
-  std::copy_n(static_cast<const float *>(b.state_cache) + item * size, size, s.run);
-  math_.kernels().scan_step(s.part, s.run, math_.total(s), p.head_dim_k, p.head_dim_v, false);
-  std::copy_n(s.run, size, b.final_state + states(segment_of(chunk).sequence) + head * size);
-}
-
 // With the incoming state cached: the forward pass again, up to the exchange and on from it. With chunk states
 // cached: outputs at once; a final state takes what the last chunk writes.
 void DeltaBackend::forward_from_cache(const ForwardBuffers &b) {
@@ -176,7 +160,7 @@ void DeltaBackend::forward_from_cache(const ForwardBuffers &b) {
     // Only "not null" matters of the incoming state here: the slot already holds it.
     const bool zero = enters_with_zero(false, item / problem_.heads, b.initial_state, cache);
     output_item(b, cache, nullptr, item, zero, s);
-    final_from_last_chunk(b, item, s);
+    final_from_last_chunk(b, item, zero, s);
   });
 }
 
