@@ -132,9 +132,9 @@ constexpr KernelRow kRows[] = {
      "delta_reversed.cu", "reversed_kernel", "segments x H x V / 32; from K = 257 on V / 16", "64 to 384", 24.3,
      "56.3", 186},
     {kDeltaGradients, kHopper, kNotPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
-     "delta/gradients_kernel.cuh", "gradients", "stretches of 256 or 512 tokens x H", "384", 215.8, "215.8", 168},
+     "delta/gradients_kernel.cuh", "gradients", "stretches of 256 or 512 tokens x H", "384", 205.6, "205.6", 168},
     {kDeltaGradients, kHopper, kPerChannel, k16sFrom32To128, k16sFrom32, k16Bit, 90, 90,  //
-     "delta/channel_walk_back.cu", "walk_back", "stretches of 256 or 512 tokens x H", "384", 215.8, "215.8", 168},
+     "delta/channel_walk_back.cu", "walk_back", "stretches of 256 or 512 tokens x H", "384", 205.6, "205.6", 168},
     {kDeltaGradients, kMma, kNotPerChannel, k16sTo128, k16s, k16Bit, 80, kNewest,  //
      "mma/delta_gradients.cuh", "gradients", "stretches of 64 tokens x H", "256", 89.53, "116.3", 217},
     {kDeltaGradients, kMma, kNotPerChannel, k16sFrom144To256, k16s, k16Bit, 80, kNewest,  //
