@@ -113,7 +113,7 @@ class DeltaBackend final : public RankWork {
   void walk_states(const KeysAndValues &in, const StateWork &w, const Chain &chain, const float *first, bool keep,
                    Scratch &s) const;
   void final_from_last_chunk(const ForwardBuffers &b, int64_t item, bool zero, Scratch &s) const;
-  int parts_of_states() const;
+  int parts_of_chain(int64_t columns) const;
   void gradient_chains(const BackwardBuffers &b, const BackwardWorkspace &w, const Entering &entering,
                        const AffineMapView &out);
   void walk_gradients(const BackwardBuffers &b, const BackwardWorkspace &w, const Chain &chain, const float *first,

@@ -43,11 +43,12 @@ void DeltaBackend::solve_chunks(const void *k, const StateWork &w) {
   });
 }
 
-// Of how many chains a state is. A product of fewer columns may be rounded another way, and a walk takes all of
-// them: where there are walks, so do chains, that a pass from the state cache gives the same bits.
-int DeltaBackend::parts_of_states() const {
+// Into how many parts so many columns of a state or transition are cut. A product of fewer columns may be rounded
+// another way, and a walk takes all of them: where there are walks, so do chains, that a pass from the state cache
+// gives the same bits.
+int DeltaBackend::parts_of_chain(int64_t columns) const {
   const int64_t pairs = static_cast<int64_t>(partition_.segments.size()) * problem_.heads;
-  return parts_of(problem_.head_dim_v, pairs, walk_heads_ > 0 ? 1 : pool_.threads());
+  return parts_of(columns, pairs, walk_heads_ > 0 ? 1 : pool_.threads());
 }
 
 // Calls body(chain, scratch) for the chains that `entering` names: of states, and with `transitions` of those of
@@ -57,8 +58,8 @@ void DeltaBackend::each_chain(bool reversed, const Entering &entering, const Aff
                               const Body &body, FunctionRef<void()> between) {
   const Problem &p = problem_;
   const int64_t pairs = static_cast<int64_t>(partition_.segments.size()) * p.heads;
-  const int parts = parts_of_states(), width = p.head_dim_v / parts;
-  const int more = transitions ? parts_of(p.head_dim_k, pairs, walk_heads_ > 0 ? 1 : pool_.threads()) : 0;
+  const int parts = parts_of_chain(p.head_dim_v), width = p.head_dim_v / parts;
+  const int more = transitions ? parts_of_chain(p.head_dim_k) : 0;
   parallel(
       pairs * (parts + more),
       [&](int64_t item, Scratch &s) {
@@ -153,7 +154,8 @@ void DeltaBackend::walk_states(const KeysAndValues &in, const StateWork &w, cons
 }
 
 // The final state out of the state that enters a sequence's last chunk, where that is the item's. T' is in
-// s.solved. By as many columns at a time as a chain has, for the same bits. `zero`: nothing enters the chunk.
+// s.solved, beta in s.beta. A product takes as many columns as a chain's does, so that the bits are the same.
+// `zero`: nothing enters the chunk.
 void DeltaBackend::final_from_last_chunk(const ForwardBuffers &b, int64_t item, bool zero, Scratch &s) const {
   const Problem &p = problem_;
   const int64_t chunk = item / p.heads, keys = p.head_dim_k;
@@ -166,7 +168,7 @@ void DeltaBackend::final_from_last_chunk(const ForwardBuffers &b, int64_t item, 
   const Tile k_in = math_.decayed_query(s, span, k, s.k_in);
   const float *const from = static_cast<const float *>(b.state_cache) + item * p.state_size();
   float *const to = b.final_state + states(segment_of(chunk).sequence) + head * p.state_size();
-  const int columns = p.head_dim_v / parts_of_states();
+  const int columns = p.head_dim_v / parts_of_chain(p.head_dim_v);
   for (int begin = 0; begin < p.head_dim_v; begin += columns) {
     for (int64_t r = 0; r < keys; ++r) {
       std::copy_n(from + r * p.head_dim_v + begin, columns, s.run + r * columns);
