@@ -42,8 +42,8 @@ __device__ __forceinline__ void copy_bulk(uint32_t to, const char *from, uint32_
                "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
 }
-// The other way: a group of bulk copies of its own. And until the bulk copies that this thread has begun have read
-// their places.
+// Copies shared memory to global memory, as a group of bulk copies of its own. wait_stored(): until all such groups
+// of this thread have read their shared memory, which may then be written again.
 __device__ __forceinline__ void store_bulk(char *to, uint32_t from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");

@@ -57,7 +57,7 @@ template <typename T, bool kDirect>
 struct Walker : Results<T, false, kDirect> {
   using Base = Results<T, false, kDirect>;
   using Base::p, Base::place, Base::block, Base::half, Base::warp, Base::lane;
-  using Base::shared, Base::row, Base::column, Base::store_d_v, Base::put_d_v, Base::wait_sent;
+  using Base::shared, Base::row, Base::column, Base::store_d_v, Base::put_d_v;
   const Left &left;
   float s[64];
 
@@ -237,7 +237,7 @@ struct Walker : Results<T, false, kDirect> {
       product(shared(at::kDV), shared(at::kS), to + Left::kY, [&](int) { return -1.0f; });
       share(to, n);
       block.free(at::kBufferS);
-      wait_sent();     // dv
+      wait_stored();   // dv
       sync_walkers();  // nobody reads R and dv any more
     }
   }

@@ -88,6 +88,7 @@ struct Copies {
   const Place &place;
   const Block &block;
   const TensorMaps &maps;
+
   __device__ __forceinline__ void wait_empty(int buffer, int n) const {
     const int use = buffer <= kBufferK1 ? n / 2 : n;
     if (use > 0) hopper::barrier_wait(block.empty(buffer), (use + 1) & 1);

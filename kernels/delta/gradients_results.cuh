@@ -13,11 +13,6 @@ __device__ __forceinline__ void sync_half(int half) { mma::sync_some<kWalkers / 
 __device__ __forceinline__ void store_float(uint32_t to, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }
-__device__ __forceinline__ uint32_t load_word(uint32_t from) {
-  uint32_t x;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
-  return x;
-}
 __device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t *x) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x[0]),
                "r"(x[1]), "r"(x[2]), "r"(x[3])
@@ -128,10 +123,6 @@ struct Results {
   }
   // The first column of v that this half has.
   __device__ __forceinline__ int own_column() const { return (place.slice + half) * kSlice; }
-  // Until the panels that this thread has sent are read.
-  static __device__ __forceinline__ void wait_sent() {
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-  }
   __device__ __forceinline__ bool is_sent(int which, int chunk) const {
     return maps.fits[which] && chunk < place.boxed;
   }

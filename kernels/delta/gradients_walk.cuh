@@ -13,7 +13,7 @@ struct Walker : Results<T, kDecay, kDirect> {
   using Base = Results<T, kDecay, kDirect>;
   using Base::p, Base::place, Base::block, Base::half, Base::warp, Base::lane;
   using Base::shared, Base::row, Base::column;
-  using Base::store_pairs, Base::load_rows, Base::store, Base::store_d_v, Base::put_d_v, Base::wait_sent;
+  using Base::store_pairs, Base::load_rows, Base::store, Base::store_d_v, Base::put_d_v;
   static constexpr bool kColumns = kPairs && kLong;  // pairs may be of one head's columns
   float s[64];
 
@@ -225,7 +225,7 @@ struct Walker : Results<T, kDecay, kDirect> {
     uint32_t high[16];
     split<T, 32>(y, high, low);
     if constexpr (!kDirect) {  // dv lies there
-      wait_sent();
+      wait_stored();
       sync_half(half);
     }
     store_pairs(high, shared(kScores) + half * kPanel);
@@ -364,7 +364,7 @@ struct Walker : Results<T, kDecay, kDirect> {
     } else {
       hopper::barrier_arrive(block.sums_full(n));
     }
-    wait_sent();
+    wait_stored();
   }
 
   // From R after the last chunk, in s, to R before the first.
