@@ -141,6 +141,23 @@ def test_func_grad(kind):
     assert same(actual, torch.autograd.grad(loss(*leaves), leaves))
 
 
+def test_left_behind_by_func_grad():
+    """What a transform that has ended wrapped is the tensor inside, as in torch's Function.apply."""
+    x, d_o, _, _ = problem("delta_scalar")
+    held = {}
+
+    def hold(*given):
+        held.update(zip(x, given))
+        return sum(each.sum() for each in given)
+
+    torch.func.grad(hold, argnums=tuple(range(len(x))))(*x.values())
+    assert all(torch._C._functorch.is_functorch_wrapped_tensor(each) for each in held.values())
+    for name in x:
+        leaf = "k" if name == "q" else "q"
+        given = {**x, leaf: x[leaf].clone().requires_grad_()}
+        assert torch.equal(lt.linear_attention(**{**given, name: held[name]}), lt.linear_attention(**given)), name
+
+
 @pytest.mark.parametrize("kind,in_dims", (("scalar", (0, 0, 0, 0, 0)), ("scalar", (0, None, 0, None, None)),
                                           ("scalar", (2, 0, 1, 0, None)), ("delta_scalar", (0, 0, 0, 0, 0, 0)),
                                           ("delta_scalar", (None, 0, 0, None, 2, None)),

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Literal, Optional, Sequence, Tuple, TypedDict,
 
 import torch
 from torch import is_autocast_enabled, is_grad_enabled
-from torch._C import _are_functorch_transforms_active as has_transforms, _len_torch_dispatch_stack as dispatch_modes
+from torch._C import (_are_functorch_transforms_active as has_transforms, _is_any_autocast_enabled as any_autocast,
+                      _len_torch_dispatch_stack as dispatch_modes)
+from torch._C._functorch import unwrap_if_dead
 from torch.autograd.function import once_differentiable
 from torch.compiler import is_compiling
 
@@ -107,7 +109,7 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
                        causal=causal, group=group, output_final_state=output_final_state,
                        broadcast_final_state=broadcast_final_state, total_tokens=total_tokens,
                        state_cache="chunks" if state_cache is None else state_cache)
-    walk = walking.current()
+    walk = walking.current() if walking.walks or walking.backward_passes else None
     if walk is not None:
         return walk.attend(linear_attention, q, k, v, decay, beta=beta, initial_state=initial_state,
                            cu_seqlens=cu_seqlens, scale=scale, causal=causal, group=group,
@@ -116,12 +118,13 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
     group = sequence_group(group)
     plan = key = kept = None
     try:
-        by_operator = has_transforms() or (dispatch_modes() and not checkpointing.is_checkpointed())
+        checkpointed = checkpointing.scopes and checkpointing.is_checkpointed()
+        by_operator = has_transforms() or (dispatch_modes() and not checkpointed)
         differentiable = is_grad_enabled() and (
             q.requires_grad or k.requires_grad or v.requires_grad or (decay is not None and decay.requires_grad)
             or (beta is not None and beta.requires_grad)
             or (initial_state is not None and initial_state.requires_grad))
-        autocast = is_autocast_enabled("cpu" if q.is_cpu else "cuda")
+        autocast = any_autocast() and is_autocast_enabled("cpu" if q.is_cpu else "cuda")
         # What is no flag and no number may yet equal one, so that a plan would be found by it.
         if scale is not None and type(scale) is not float:
             scale = take_scale(scale)
@@ -134,10 +137,10 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
         if broadcast_final_state is not False and take_flag(broadcast_final_state, "broadcast_final_state"):
             if not output_final_state:
                 raise invalid_argument("broadcast_final_state=True: needs output_final_state=True")
+        if state_cache is None:
+            state_cache = "incoming" if checkpointed else "chunks"
         # In the order of Key.
-        settings = (scale, causal, total_tokens,
-                    checkpointing.usual_state_cache() if state_cache is None else state_cache, differentiable,
-                    broadcast_final_state)
+        settings = (scale, causal, total_tokens, state_cache, differentiable, broadcast_final_state)
         if cu_seqlens is None and not autocast and not by_operator:
             plan = group.recent_plan(settings, q, k, v, decay, beta, initial_state)
         if plan is None and not by_operator:
@@ -153,7 +156,7 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
         return calls.linear_attention(
             q, k, v, decay, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens, scale=scale, causal=causal,
             group=group, output_final_state=output_final_state,
-            broadcast_final_state=broadcast_final_state, total_tokens=total_tokens, state_cache=settings[3])
+            broadcast_final_state=broadcast_final_state, total_tokens=total_tokens, state_cache=state_cache)
     if plan is None:
         plan = group.plan(key)
         if packing is not None:
@@ -161,10 +164,10 @@ def linear_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, decay: O
         elif not autocast:
             group.keep_recent(plan, settings, q, k, v, decay, beta, initial_state)
     if differentiable:
-        if checkpointing.is_checkpointed():
+        if checkpointed:
             kept = checkpointing.recomputed(plan.key)
-        o, final_state = _LinearAttention.apply((group, plan, output_final_state, kept), q, k, v, decay,
-                                                beta, initial_state)
+        given = [each if each is None else unwrap_if_dead(each) for each in (q, k, v, decay, beta, initial_state)]
+        o, final_state = _record((group, plan, output_final_state, kept), *given)
     else:
         o, final_state, _ = passes.forward(group, plan, output_final_state, None, q, k, v, decay, beta, initial_state)
     return (o, final_state) if output_final_state else o
@@ -216,7 +219,7 @@ class _LinearAttention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         # The offsets too, which the backward pass reads again: autograd refuses what was written to in between.
         ctx.save_for_backward(q, k, v, decay, beta, initial_state, cache, call[1].offsets)
-        if checkpointing.is_checkpointed():
+        if checkpointing.scopes and checkpointing.is_checkpointed():
             _, plan, _, kept = call
             checkpointing.keep(kept or checkpointing.Kept(
                 plan.key, cache, final_state if plan.key.broadcast_final_state else None))
@@ -240,3 +243,6 @@ class _LinearAttention(torch.autograd.Function):
 
 
 _backward_once = once_differentiable(_LinearAttention.gradients)
+# Function.apply without its Python, which costs as much as the library's own call: it looks for transforms of
+# torch.func, which has_transforms() did, and unwraps tensors that one left behind.
+_record = super(torch.autograd.Function, _LinearAttention).apply

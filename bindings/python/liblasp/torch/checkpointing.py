@@ -96,11 +96,6 @@ def is_checkpointed() -> bool:
     return bool(_thread.active)
 
 
-def usual_state_cache() -> str:
-    """What a forward pass keeps where its caller does not say."""
-    return "incoming" if _thread.active else "chunks"
-
-
 def recomputed(key) -> Optional[Kept]:
     """What the forward pass of this very call kept, where this is a recomputation."""
     for scope in reversed(_thread.active):

@@ -20,7 +20,9 @@ def forward(group: SequenceGroup, plan: Plan, output_final_state: bool, kept, q,
             cache = kept.state_cache
         elif plan.state_cache_bytes:
             cache = torch.empty(plan.state_cache_bytes, dtype=torch.uint8, device=plan.device)
-        workspace = group.workspace(plan.workspace_forward_bytes, plan)
+        workspace = None
+        if plan.workspace_forward_bytes:
+            workspace = group.workspace(plan.workspace_forward_bytes, plan)
     except BaseException:  # no memory is left, say
         if kept is None:  # else nothing is exchanged
             plan.give_up_forward()

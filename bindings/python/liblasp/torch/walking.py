@@ -23,7 +23,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 walks = 0  # in all threads; a compiled program guards on it
 _counting = threading.Lock()
-_backward_passes: List[object] = []  # of time_segments, in all threads
+backward_passes: List[object] = []  # of time_segments, in all threads
 
 
 class _Enough(BaseException):
@@ -158,14 +158,14 @@ class BackwardPass:
     """Around a backward pass of time_segments, which recomputes nothing: the states would be missing."""
 
     def __enter__(self) -> None:
-        _backward_passes.append(self)
+        backward_passes.append(self)
 
     def __exit__(self, *exception) -> None:
-        _backward_passes.remove(self)
+        backward_passes.remove(self)
 
 
 def current() -> Optional[Walk]:
     """The walk that this thread is in. Refuses a call out of a backward pass of time_segments."""
-    if _backward_passes and _thread.walk is None and torch._C._current_graph_task_id() != -1:
+    if backward_passes and _thread.walk is None and torch._C._current_graph_task_id() != -1:
         raise liblasp.Unsupported("torch.utils.checkpoint inside of time_segments: take shorter segments")
     return _thread.walk
