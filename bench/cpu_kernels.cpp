@@ -1,5 +1,6 @@
 // Speed of the CPU backend on its own, without an engine or an exchange: GFLOP/s of forward and backward for each
-// decay kind, beside the same process's sgemm rate. For work on the kernels; lasp-bench measures the library.
+// decay kind, beside the rate of sgemm in the same moments. For work on the kernels; lasp-bench measures the
+// library.
 //
 //   cpu_kernels [tokens [heads [head_dim [chunk [threads [repeats]]]]]]
 //
@@ -96,7 +97,18 @@ Problem make_problem(const Shape &s, Decay decay, bool delta) {
   return p;
 }
 
-void measure(const Shape &s, Decay decay, bool delta, const char *name, Rate sgemm) {
+Rate measure_sgemm(int threads, int repeats) {
+  constexpr int n = 1024;
+  std::vector<float> a(n * n, 0.5f), b(n * n, 0.25f), c(n * n);
+#ifdef OPENBLAS_VERSION
+  openblas_set_num_threads(threads);
+#endif
+  return best_rate(2.0 * n * n * n, threads, 4 * repeats, [&] {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a.data(), n, b.data(), n, 0, c.data(), n);
+  });
+}
+
+void measure(const Shape &s, Decay decay, bool delta, const char *name) {
   const Problem problem = make_problem(s, decay, delta);
   const TokenPartition partition = make_token_partition(problem, TokenRanges{{0, s.tokens}}, 0);
   ThreadPool pool(s.threads);
@@ -120,23 +132,15 @@ void measure(const Shape &s, Decay decay, bool delta, const char *name, Rate sge
   const double rows = static_cast<double>(s.tokens) * s.heads, d = s.dim, c = problem.chunk;
   const double of_forward = delta ? 4 * c * d + 6 * d * d + c * c / 3 : 2 * c * d + 4 * d * d;
   const double of_backward = delta ? 12 * c * d + 14 * d * d + c * c / 3 : 5 * c * d + 8 * d * d;
+  const Rate sgemm = measure_sgemm(s.threads, s.repeats);
   const Rate f = best_rate(rows * of_forward, s.threads, s.repeats, [&] { backend->forward_alone(forward); });
   const Rate r = best_rate(rows * of_backward, s.threads, s.repeats, [&] { backend->backward_alone(backward); });
-  std::printf("%-14s forward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]   backward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]\n",
-              name, f.wall, 100 * f.wall / sgemm.wall, f.processor, 100 * f.processor / sgemm.processor, r.wall,
-              100 * r.wall / sgemm.wall, r.processor, 100 * r.processor / sgemm.processor);
+  std::printf(
+      "%-14s forward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]   backward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]   "
+      "sgemm 1024^3 %5.1f [%5.1f]\n",
+      name, f.wall, 100 * f.wall / sgemm.wall, f.processor, 100 * f.processor / sgemm.processor, r.wall,
+      100 * r.wall / sgemm.wall, r.processor, 100 * r.processor / sgemm.processor, sgemm.wall, sgemm.processor);
   std::fflush(stdout);
-}
-
-Rate measure_sgemm(int threads, int repeats) {
-  constexpr int n = 1024;
-  std::vector<float> a(n * n, 0.5f), b(n * n, 0.25f), c(n * n);
-#ifdef OPENBLAS_VERSION
-  openblas_set_num_threads(threads);
-#endif
-  return best_rate(2.0 * n * n * n, threads, 4 * repeats, [&] {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a.data(), n, b.data(), n, 0, c.data(), n);
-  });
 }
 
 }  // namespace
@@ -151,14 +155,12 @@ int main(int argc, char **argv) {
   s.chunk = static_cast<int32_t>(number(4, s.chunk));
   s.threads = static_cast<int32_t>(number(5, s.threads));
   s.repeats = static_cast<int32_t>(number(6, s.repeats));
-  const lasp::Rate sgemm = lasp::measure_sgemm(s.threads, s.repeats);
   std::printf("T %lld, H %d, K = V = %d, chunk %d, %d threads; GFLOP/s (share of sgemm) [by processor time]\n",
               static_cast<long long>(s.tokens), s.heads, s.dim, s.chunk, s.threads);
-  std::printf("sgemm 1024^3 %.1f [%.1f]\n", sgemm.wall, sgemm.processor);
   const char *const names[2][4] = {{"none", "head", "scalar", "channel"},
                                    {"delta none", "delta head", "delta scalar", "delta channel"}};
   for (int delta = 0; delta < 2; ++delta)
     for (int decay = 0; decay < 4; ++decay)
-      lasp::measure(s, static_cast<lasp::Decay>(decay), delta == 1, names[delta][decay], sgemm);
+      lasp::measure(s, static_cast<lasp::Decay>(decay), delta == 1, names[delta][decay]);
   return 0;
 }

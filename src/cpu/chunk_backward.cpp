@@ -35,7 +35,7 @@ void ChunkMath::local_gradients(Scratch &s, const TokenSpan &span, Tile q, Tile 
     std::fill_n(column_sums, (length + 7) / 8 * 8, 0.0f);
   }
   for (int i = length - 1; i >= 0; --i) {
-    const int end = std::min(i / kRows * kRows + kRows, length);
+    const int end = std::min(i / rows_ * rows_ + rows_, length);
     const int64_t row = int64_t{i} * chunk_;
     const double rectangle =
         kernels_->gradient_row(s.score + row, s.grad + row, decay_row(s, i), scale_, i, end, column_sums);

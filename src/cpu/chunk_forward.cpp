@@ -7,9 +7,9 @@
 namespace lasp::cpu {
 
 // How `length` rows are to be multiplied by the transposed `columns`, [count, dim]. They are transposed first where
-// that is worth it.
+// that is worth it: a BLAS's small kernels multiply by a matrix as it lies much faster than by a transposed one.
 Op ChunkMath::lay_columns(Scratch &s, Tile *columns, int length, int count, int dim) const {
-  if (length < kRows || !multiplies_best_by_plain()) return Op::kTransposed;
+  if (length < rows_ || products() != Products::kSmallBlas) return Op::kTransposed;
   const int ld = (count + 7) / 8 * 8;
   kernels_->transpose(s.turned, ld, columns->data, columns->ld, count, dim);
   *columns = {s.turned, ld};
@@ -25,9 +25,16 @@ void ChunkMath::row_products(Scratch &s, OutTile out, float keep, float alpha, T
 
 void ChunkMath::lower_product(Scratch &s, float *score, int length, int dim, float alpha, Tile rows,
                               Tile columns) const {
+  if (products() == Products::kOwn) {  // each block of columns is laid once, for all rows from the diagonal on
+    for (int begin = 0; begin < length; begin += rows_)
+      gemm(Op::kPlain, Op::kTransposed, length - begin, std::min(rows_, length - begin), dim, alpha,
+           rows.row(begin), rows.ld, columns.row(begin), columns.ld, 0, score + int64_t{begin} * chunk_ + begin,
+           chunk_);
+    return;
+  }
   const Op op = lay_columns(s, &columns, length, length, dim);
-  for (int begin = 0; begin < length; begin += kRows) {
-    const int end = std::min(begin + kRows, length);
+  for (int begin = 0; begin < length; begin += rows_) {
+    const int end = std::min(begin + rows_, length);
     gemm(Op::kPlain, op, end - begin, end, dim, alpha, rows.row(begin), rows.ld, columns.data, columns.ld, 0,
          score + int64_t{begin} * chunk_, chunk_);
   }
@@ -37,15 +44,15 @@ void ChunkMath::scores(Scratch &s, const TokenSpan &span, float alpha, Tile rows
   if (per_channel_) return channel_scores(s, span, alpha, rows, columns, to);
   lower_product(s, to, span.length, keys_, alpha, rows, columns);
   for (int i = 0; i < span.length; ++i) {
-    const int end = std::min(i / kRows * kRows + kRows, span.length);
+    const int end = std::min(i / rows_ * rows_ + rows_, span.length);
     kernels_->mask_row(to + int64_t{i} * chunk_, decay_row(s, i), i, end);
   }
 }
 
 void ChunkMath::multiply_lower(OutTile out, float keep, float alpha, const float *a, Tile from, int length,
                                int dim) const {
-  for (int begin = 0; begin < length; begin += kRows) {
-    const int end = std::min(begin + kRows, length);
+  for (int begin = 0; begin < length; begin += rows_) {
+    const int end = std::min(begin + rows_, length);
     gemm(Op::kPlain, Op::kPlain, end - begin, dim, end, alpha, a + int64_t{begin} * chunk_, chunk_, from.data,
          from.ld, keep, out.row(begin), out.ld);
   }
@@ -53,8 +60,8 @@ void ChunkMath::multiply_lower(OutTile out, float keep, float alpha, const float
 
 void ChunkMath::multiply_transposed(OutTile out, float keep, float alpha, const float *a, Tile from, int length,
                                     int dim) const {
-  for (int begin = 0; begin < length; begin += kRows) {
-    const int end = std::min(begin + kRows, length);
+  for (int begin = 0; begin < length; begin += rows_) {
+    const int end = std::min(begin + rows_, length);
     gemm(Op::kTransposed, Op::kPlain, end - begin, dim, length - begin, alpha, a + int64_t{begin} * chunk_ + begin,
          chunk_, from.row(begin), from.ld, keep, out.row(begin), out.ld);
   }
@@ -72,8 +79,8 @@ void ChunkMath::local_output(Scratch &s, const TokenSpan &span, Tile q, Tile k, 
   } else {
     lower_product(s, s.score, span.length, keys_, scale_, q, k);
   }
-  for (int begin = 0; begin < span.length; begin += kRows) {
-    const int end = std::min(begin + kRows, span.length);
+  for (int begin = 0; begin < span.length; begin += rows_) {
+    const int end = std::min(begin + rows_, span.length);
     if (!per_channel_) {
       for (int i = begin; i < end; ++i) kernels_->mask_row(s.score + int64_t{i} * chunk_, decay_row(s, i), i, end);
     }

@@ -32,10 +32,6 @@ struct GradientTiles {
   OutTile dg_channel;    // [length, K], channel decay; null data: not wanted
 };
 
-// Rows of a triangle handled by one product. Columns go up to the block's end, so blocks of 32 in a chunk of 128
-// compute 5/8 of the square. Smaller blocks waste less, but the BLAS is slower on them; 32 and 64 are equal at 128.
-inline constexpr int kRows = 32;
-
 class ChunkMath {
  public:
   ChunkMath(const Problem &problem, const Kernels &kernels);
@@ -114,6 +110,8 @@ class ChunkMath {
   const float *decay_row(Scratch &s, int i) const;
 
   const Kernels &kernels() const { return *kernels_; }
+  // Rows of a triangle handled by one product, and columns up to whose end a block's rows are zero.
+  int triangle_rows() const { return rows_; }
   // Whether results are written past the caches: when they would not stay there until they are read.
   bool streams() const { return streams_; }
 
@@ -140,6 +138,7 @@ class ChunkMath {
   Layout decay_layout_;
   int64_t tokens_;
   int chunk_, keys_, values_, heads_;
+  int rows_ = cpu::triangle_rows();
   float scale_;
   const void *decay_tensor_ = nullptr;
   // Per-head decay: powers_[h][n] = exp(n g), n = 0..chunk, the same in falling order of n, and their codes.

@@ -37,7 +37,7 @@ void DeltaMath::find_key_scores(Scratch &s, const TokenSpan &span, Tile k) const
 }
 
 void DeltaMath::solve(Scratch &s, const TokenSpan &span, float *solved) const {
-  kernels_.solve(solved, s.key_score, chunk_, s.beta, span.length, kRows, s.solving);
+  kernels_.solve(solved, s.key_score, chunk_, s.beta, span.length, math_.triangle_rows(), s.solving);
 }
 
 void DeltaMath::find_scores(Scratch &s, const TokenSpan &span, Tile q, Tile k, float *scores) const {

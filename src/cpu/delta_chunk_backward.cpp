@@ -66,13 +66,13 @@ void DeltaMath::gradients(Scratch &s, const TokenSpan &span, const DeltaInputs &
 
 void DeltaMath::scalar_gradients(Scratch &s, const TokenSpan &span, const DeltaInputs &in, const float *scores,
                                  const float *state, const GradientTiles &to) const {
-  const int length = span.length;
+  const int length = span.length, rows = math_.triangle_rows();
   const bool dg = to.dg != nullptr;
   // `scores` have their factor `scale` already, so the sums over Aq count it as it is; Aq itself takes it here.
   float *sums = dg ? s.column_sums : nullptr;
   if (dg) std::fill_n(sums, (length + 7) / 8 * 8, 0.0f);
   for (int i = length - 1; i >= 0; --i) {
-    const int end = std::min(i / kRows * kRows + kRows, length);
+    const int end = std::min((i / rows + 1) * rows, length);
     const int64_t row = int64_t{i} * chunk_;
     const float *decay = math_.decay_row(s, i);
     kernels_.pair_row(scores + row, s.grad + row, decay, scale_, i, end, sums);

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/at_fork.h"
+#include "kernels.h"
 
 // Present when the BLAS in the process is OpenBLAS. Other libraries are run with their own thread setting.
 extern "C" {
@@ -44,14 +45,28 @@ void multiply(Op op_a, Op op_b, int m, int n, int k, float alpha, const float *a
 
 }  // namespace
 
-bool multiplies_best_by_plain() { return has_small_kernels(); }
+Products products() {
+  static const Products by = has_small_kernels()             ? Products::kSmallBlas
+                             : kernels().multiply != nullptr ? Products::kOwn
+                                                             : Products::kBlas;
+  return by;
+}
+
+int triangle_rows() { return products() == Products::kOwn ? 16 : 32; }
+
+bool copies_first(int64_t ld) { return products() == Products::kOwn && ld >= kFarRows; }
 
 void gemm(Op op_a, Op op_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
           float beta, float *c, int ldc) {
   if (m == 0 || n == 0) return;
-  if (op_b == Op::kPlain && has_small_kernels())
-    return gemm_in_pieces(op_a, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
-  multiply(op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  if (products() == Products::kOwn) {
+    kernels().multiply(
+        {op_a == Op::kTransposed, op_b == Op::kTransposed, m, n, k, alpha, beta, a, b, c, lda, ldb, ldc});
+  } else if (op_b == Op::kPlain && products() == Products::kSmallBlas) {
+    gemm_in_pieces(op_a, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  } else {
+    multiply(op_a, op_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+  }
 }
 
 void gemm_in_pieces(Op op_a, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,

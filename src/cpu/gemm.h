@@ -1,5 +1,8 @@
-// Row-major single-precision matrix products by CBLAS, one thread each: parallelism is over chunks and heads.
+// Row-major single-precision matrix products, one thread each: parallelism is over chunks and heads. They go by a
+// CBLAS, or by the library's own kernels (product_kernels.h) where these are faster at our sizes.
 #pragma once
+
+#include <cstdint>
 
 namespace lasp::cpu {
 
@@ -15,9 +18,20 @@ void gemm(Op op_a, Op op_b, int m, int n, int k, float alpha, const float *a, in
 void gemm_in_pieces(Op op_a, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
                     float beta, float *c, int ldc);
 
-// Whether the BLAS multiplies by a matrix as it lies (kPlain) so much faster than by a transposed one that it pays
-// to transpose that first. So do the kernels for small matrices that OpenBLAS has for processors with AVX-512.
-bool multiplies_best_by_plain();
+// What gemm goes by in this process.
+enum class Products {
+  kOwn,        // AVX2, and no small kernels in the BLAS
+  kBlas,       // any
+  kSmallBlas,  // an OpenBLAS with kernels for small matrices, which it has for processors with AVX-512
+};
+Products products();
+
+// Rows of a causal product that one call takes. Columns go up to the block's end, so few rows compute less that is
+// above the diagonal. A BLAS is slower on few; of 32 and 64 neither is faster at chunks of 128.
+int triangle_rows();
+
+// Whether operands whose rows are so far apart are better copied first. Own kernels read them row by row.
+bool copies_first(int64_t ld);
 
 // While one lives, the BLAS uses one thread a call. Its own threads would fight with ours over the same cores, and
 // a product of 128 x 128 x 128 is too small to share out. The setting belongs to the process, so passes that run at

@@ -14,6 +14,8 @@ namespace lasp::cpu {
 inline constexpr int kBlock = 16;
 // Log decays are taken as at least this (a decay of zero), so that sums stay finite where g is -infinity.
 inline constexpr float kLowestLog = -1e4f;
+// Rows that are so far apart lie on a page each, or nearly so, and on the same lines of the caches.
+inline constexpr int64_t kFarRows = 512;
 // The largest head dimension.
 inline constexpr int64_t kMostCols = 512;
 
@@ -44,6 +46,17 @@ struct ChannelIncoming {
   float *run;                         // one row; changed
   float *out_dk, *dg;
   int64_t k_ld, out_dk_ld, dg_ld;
+};
+
+// c [m, n] = alpha a b + beta c, of k terms. Rows are ld* elements apart. turn_a: a lies as [k, m]; turn_b: b lies
+// as [n, k]. With beta 0, c is only written.
+struct Product {
+  bool turn_a, turn_b;
+  int m, n, k;
+  float alpha, beta;
+  const float *a, *b;
+  float *c;
+  int64_t lda, ldb, ldc;
 };
 
 struct Kernels {
@@ -123,6 +136,10 @@ struct Kernels {
                      float *column_sums);
   // to = sum over rows of by[r] state_r
   void (*weighted_rows)(float *to, const float *state, const float *by, int64_t rows, int64_t cols);
+
+  // -- Products (product_kernels.h). A number of c has the same bits whatever m and n it is worked out with. Null
+  // without AVX2: the registers are too few, and a BLAS is faster.
+  void (*multiply)(const Product &);
 };
 
 #if defined(__x86_64__)

@@ -22,6 +22,7 @@
 #include "channel_kernels.h"
 #include "convert_kernels.h"
 #include "delta_kernels.h"
+#include "product_kernels.h"
 #include "row_kernels.h"
 #include "score_kernels.h"
 
