@@ -23,7 +23,6 @@ lasp_add_torch_test(convergence test_torch_convergence.py)
 lasp_add_torch_test(example test_torch_example.py)
 lasp_add_torch_test(tutorials test_torch_tutorials.py)
 lasp_add_torch_test(hf test_torch_hf.py test_torch_hf_functions.py test_torch_verify.py -k "not full")
-lasp_add_torch_test(hf_full test_torch_hf_full.py test_torch_verify.py -k full)
 lasp_add_torch_test(trainers test_torch_trainers.py -k "not full")
 lasp_add_torch_test(lightning test_torch_lightning.py -k "not full")
 lasp_add_torch_test(recall test_torch_recall.py -k "not gradient")
@@ -44,13 +43,11 @@ if(TARGET lasp_mpi)
   set_property(TEST binding.torch.mpi APPEND PROPERTY ENVIRONMENT ${environment})
   set_tests_properties(binding.torch.mpi PROPERTIES FIXTURES_REQUIRED torch)
 endif()
-# `speed` measures the times of an idle machine, as far as other tests go; the others have two threads or processes.
-set_tests_properties(binding.torch.speed binding.torch.compile binding.torch.ranks binding.torch.training
-                     binding.torch.delta binding.torch.delta_peers binding.torch.hf binding.torch.hf_full
-                     binding.torch.trainers binding.torch.lightning
-                     binding.torch.convergence binding.torch.example binding.torch.recall binding.torch.tutorials
-                     binding.torch.recall_gradients PROPERTIES PROCESSORS 2)
-set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.hf_full binding.torch.lightning
+# `speed` measures the times of an idle machine, as far as other tests go. These have ranks that wait for each other with
+# limits in time; the others, with two threads or processes of their own, go beside one more test.
+set_tests_properties(binding.torch.speed binding.torch.ranks binding.torch.training binding.torch.delta
+                     binding.torch.delta_peers binding.torch.example PROPERTIES PROCESSORS 2)
+set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.lightning
                      binding.torch.recall_gradients binding.torch.tutorials PROPERTIES LABELS full)
 
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.
