@@ -20,7 +20,7 @@ void gemm_in_pieces(Op op_a, int m, int n, int k, float alpha, const float *a, i
 
 // What gemm goes by in this process.
 enum class Products {
-  kOwn,        // AVX2, and no small kernels in the BLAS
+  kOwn,        // AVX2 without AVX-512
   kBlas,       // any
   kSmallBlas,  // an OpenBLAS with kernels for small matrices, which it has for processors with AVX-512
 };

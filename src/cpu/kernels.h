@@ -138,7 +138,7 @@ struct Kernels {
   void (*weighted_rows)(float *to, const float *state, const float *by, int64_t rows, int64_t cols);
 
   // -- Products (product_kernels.h). A number of c has the same bits whatever m and n it is worked out with. Null
-  // without AVX2: the registers are too few, and a BLAS is faster.
+  // but for AVX2: without it the registers are too few, and with AVX-512 a BLAS's vectors are twice as long.
   void (*multiply)(const Product &);
 };
 

@@ -19,6 +19,7 @@
 #endif
 #define LASP_F16C 1
 #define LASP_FMA 1  // the pragma does not define __FMA__ in C++
+#define LASP_OWN_PRODUCTS 1
 #include "channel_kernels.h"
 #include "convert_kernels.h"
 #include "delta_kernels.h"

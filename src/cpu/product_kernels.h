@@ -12,7 +12,7 @@
 namespace lasp::cpu {
 namespace {
 
-#if defined(LASP_FMA)
+#if defined(LASP_OWN_PRODUCTS)
 
 // 6 x 16 numbers of c and 16 of b take 14 of 16 registers, and each load of b serves six rows.
 constexpr int kTileRows = 6, kTileCols = 16;
