@@ -1,11 +1,12 @@
 # Precompiled headers: reading headers is half of what a file takes to compile. LASP_PRECOMPILE is ON in the sanitizer
-# presets and in `ci`. Other builds compile every file as it stands, and so find one that does not include what it uses.
+# presets and TESTS, the GoogleTest programs alone, in `ci`. Other builds compile every file as it stands, and so find
+# one that does not include what it uses.
 set(LASP_COMMON_HEADERS <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstring> <functional> <limits> <map>
     <memory> <mutex> <optional> <span> <string> <string_view> <thread> <utility> <vector>)
 
-# lasp_precompile(target): for a target of many C++ files.
+# lasp_precompile(target): for a library of many C++ files.
 function(lasp_precompile target)
-  if(LASP_PRECOMPILE)
+  if(LASP_PRECOMPILE AND NOT LASP_PRECOMPILE STREQUAL "TESTS")
     target_precompile_headers(${target} PRIVATE ${LASP_COMMON_HEADERS})
   endif()
 endfunction()

@@ -41,8 +41,9 @@ class ChunkMath {
 
   // -- Tensors (chunk_tiles.cpp). Direct: float32 that BLAS, which counts in int, can read and write in place.
   bool direct(const Layout &layout, DType type) const;
-  Tile load(const void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, int dim,
-            float *room) const;
+  // `begin`: the first of `dim` columns.
+  Tile load(const void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, int dim, float *room,
+            int begin = 0) const;
   // Where a tile is worked out: the tensor itself where it is float32, else `room`, which `flush` then rounds and
   // stores. `complete`: nothing is left to be added after the flush; then a large tensor is written past the
   // caches, from `room` as well. `add`: what is there joins the room first, which is then worth nothing; of a tile
@@ -110,7 +111,7 @@ class ChunkMath {
   const float *decay_row(Scratch &s, int i) const;
 
   const Kernels &kernels() const { return *kernels_; }
-  // Rows of a triangle handled by one product, and columns up to whose end a block's rows are zero.
+  // The side of a triangle's blocks: rows are zero from the diagonal up to their block's end.
   int triangle_rows() const { return rows_; }
   // Whether results are written past the caches: when they would not stay there until they are read.
   bool streams() const { return streams_; }
@@ -139,6 +140,7 @@ class ChunkMath {
   int64_t tokens_;
   int chunk_, keys_, values_, heads_;
   int rows_ = cpu::triangle_rows();
+  bool copies_far_ = products() == Products::kOwn;  // the kernels read an operand row by row
   float scale_;
   const void *decay_tensor_ = nullptr;
   // Per-head decay: powers_[h][n] = exp(n g), n = 0..chunk, the same in falling order of n, and their codes.

@@ -25,10 +25,11 @@ int ChunkMath::ld_of(const Layout &layout, int dim) const {
 }
 
 Tile ChunkMath::load(const void *tensor, const Layout &layout, int32_t head, const TokenSpan &span, int dim,
-                     float *room) const {
-  const void *from = address(tensor, layout.offset(span.row, span.token, head), dtype_);
-  if (direct(layout, dtype_) && !copies_first(ld_of(layout, dim)))
-    return {static_cast<const float *>(from), ld_of(layout, dim)};
+                     float *room, int begin) const {
+  const void *from = address(tensor, layout.offset(span.row, span.token, head) + begin, dtype_);
+  const int ld = ld_of(layout, dim);
+  if (direct(layout, dtype_) && !(copies_far_ && span.length > 1 && ld >= kFarRows && ld > dim))
+    return {static_cast<const float *>(from), ld};
   kernels_->load_rows(room, dim, from, layout.token, span.length, dim, dtype_);
   return {room, dim};
 }

@@ -73,13 +73,13 @@ LASP_INLINE void store_short(uint16_t *to, int64_t to_ld, const float *from, int
   }
 }
 
-constexpr int64_t kAhead = 4;  // rows of a tensor lie pages apart, where the processor does not look ahead itself
+constexpr int64_t kAhead = 4;  // of rows that are far apart, for which the processor does not look ahead itself
 
 LASP_INLINE void copy_rows(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows,
                            int64_t cols) {
   for (int64_t i = 0; i < rows; ++i, to += to_ld, from += from_ld) {
-    const float *const ahead = from + (i + kAhead < rows ? kAhead * from_ld : 0);
-    for (int64_t c = 0; c < cols; c += 2 * kLanes) __builtin_prefetch(ahead + c);
+    if (from_ld >= kFarRows && i + kAhead < rows)
+      for (int64_t c = 0; c < cols; c += 2 * kLanes) __builtin_prefetch(from + kAhead * from_ld + c);
     for (int64_t c = 0; c < cols; c += kLanes) store(to + c, load(from + c));
   }
 }

@@ -16,8 +16,8 @@ CpuBackend::CpuBackend(const Problem &problem, const TokenPartition &partition, 
     for (size_t i = 0; i < partition.segments.size(); ++i)
       may_consume_[reversed] = may_consume_[reversed] || consumes(reversed, static_cast<int64_t>(i));
   char text[160];
-  std::snprintf(text, sizeof text, "chunks of %d tokens, CBLAS products, %s, %d threads; alone: %s", problem.chunk,
-                math_.kernels().name, pool.threads(),
+  std::snprintf(text, sizeof text, "chunks of %d tokens, %s, %s, %d threads; alone: %s", problem.chunk,
+                name_of(products()), math_.kernels().name, pool.threads(),
                 problem.packed    ? "as the packing of a pass allows"
                 : walk_heads_ > 0 ? "walks along each sequence"
                                   : "chunks in parallel, then a scan");

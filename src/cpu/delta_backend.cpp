@@ -11,8 +11,8 @@ DeltaBackend::DeltaBackend(const Problem &problem, const TokenPartition &partiti
   done_.resize(static_cast<size_t>(most_chunks() * problem.heads));
   may_pass_through_ = any_passes_through();
   char text[160];
-  std::snprintf(text, sizeof text, "delta rule in chunks of %d tokens, CBLAS products, %s, %d threads; alone: %s",
-                problem.chunk, math_.kernels().name, pool.threads(),
+  std::snprintf(text, sizeof text, "delta rule in chunks of %d tokens, %s, %s, %d threads; alone: %s",
+                problem.chunk, name_of(products()), math_.kernels().name, pool.threads(),
                 problem.packed    ? "as the packing of a pass allows"
                 : walk_heads_ > 0 ? "walks along each sequence"
                                   : "inverses in parallel, then chains");

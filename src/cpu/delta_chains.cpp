@@ -139,8 +139,7 @@ void DeltaBackend::walk_states(const KeysAndValues &in, const StateWork &w, cons
     delta_.load_beta(s, span, chain.head);
     const Tile k = math_.load(in.k, p.k, p.k_head(chain.head), span, p.head_dim_k, s.k);
     Tile v;
-    if (!chain.of_transition)
-      v = columns_of(math_.load(in.v, p.v, p.v_head(chain.head), span, p.head_dim_v, s.v), chain.begin);
+    if (!chain.of_transition) v = math_.load(in.v, p.v, p.v_head(chain.head), span, chain.count, s.v, chain.begin);
     const bool zero = n == segment.first_chunk && first == nullptr && !chain.of_transition;
     std::copy_n(s.run, keys * count, s.joined);
     delta_.find_written(s, span, square(w.solved, item), math_.decayed_query(s, span, k, s.k_in), v,
@@ -206,7 +205,7 @@ void DeltaBackend::walk_gradients(const BackwardBuffers &b, const BackwardWorksp
     delta_.load_beta(s, span, chain.head);
     const Tile q = math_.load(b.q, p.q, p.q_head(chain.head), span, p.head_dim_k, s.q);
     const Tile k = math_.load(b.k, p.k, p.k_head(chain.head), span, p.head_dim_k, s.k);
-    const Tile d_o = columns_of(math_.load(b.d_o, p.d_o, chain.head, span, p.head_dim_v, s.d_o), chain.begin);
+    const Tile d_o = math_.load(b.d_o, p.d_o, chain.head, span, chain.count, s.d_o, chain.begin);
     const bool zero = n == last && first == nullptr;
     std::copy_n(s.run, keys * count, s.joined);
     delta_.find_d_written(s, span, square(w.states.solved, item), square(w.scores, item),

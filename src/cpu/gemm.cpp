@@ -3,6 +3,7 @@
 #include <cblas.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
@@ -45,16 +46,27 @@ void multiply(Op op_a, Op op_b, int m, int n, int k, float alpha, const float *a
 
 }  // namespace
 
-Products products() {
-  static const Products by = has_small_kernels()             ? Products::kSmallBlas
-                             : kernels().multiply != nullptr ? Products::kOwn
-                                                             : Products::kBlas;
+namespace {
+
+Products best_products() {
+  if (has_small_kernels()) return Products::kSmallBlas;
+  return kernels().multiply != nullptr ? Products::kOwn : Products::kBlas;
+}
+
+std::atomic<Products> &chosen() {
+  static std::atomic<Products> by{best_products()};
   return by;
 }
 
-int triangle_rows() { return products() == Products::kOwn ? 16 : 32; }
+}  // namespace
 
-bool copies_first(int64_t ld) { return products() == Products::kOwn && ld >= kFarRows; }
+Products products() { return chosen().load(std::memory_order_relaxed); }
+
+const char *name_of(Products by) { return by == Products::kOwn ? "own products" : "CBLAS products"; }
+
+void multiply_by(Products by) { chosen() = by; }
+
+int triangle_rows() { return products() == Products::kOwn ? 16 : 32; }
 
 void gemm(Op op_a, Op op_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
           float beta, float *c, int ldc) {
@@ -101,7 +113,7 @@ using Forks = AtFork<serial_mutex, forget_users>;
 SerialBlas::SerialBlas() {
   Forks::install();
   std::lock_guard lock(serial_mutex);
-  if (serial_users++ != 0 || !can_set_threads()) return;
+  if (serial_users++ != 0 || !can_set_threads() || products() == Products::kOwn) return;
   if (saved_threads == 1) saved_threads = openblas_get_num_threads();
   if (saved_threads != 1) openblas_set_num_threads(1);
 }

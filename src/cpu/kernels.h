@@ -1,6 +1,7 @@
-// The elementwise arithmetic between the matrix products. One table of functions, compiled for plain x86-64 (or any
-// other machine) and for AVX2 with FMA and F16C, chosen once by what the processor has. A table instead of
-// target_clones: those need IFUNC, whose resolvers run before the sanitizers' runtimes are ready.
+// The elementwise arithmetic between the matrix products, and for AVX2 the products too. One table of functions,
+// compiled for plain x86-64 (or any other machine), AVX2 with FMA and F16C, and AVX-512, chosen once by what the
+// processor has. A table instead of target_clones: those need IFUNC, whose resolvers run before the sanitizers'
+// runtimes are ready.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace lasp::cpu {
 inline constexpr int kBlock = 16;
 // Log decays are taken as at least this (a decay of zero), so that sums stay finite where g is -infinity.
 inline constexpr float kLowestLog = -1e4f;
-// Rows that are so far apart lie on a page each, or nearly so, and on the same lines of the caches.
+// Rows that are so many floats apart lie two to a page at most, and in few sets of the caches.
 inline constexpr int64_t kFarRows = 512;
 // The largest head dimension.
 inline constexpr int64_t kMostCols = 512;

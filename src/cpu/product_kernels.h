@@ -1,6 +1,6 @@
 // Products of matrices that stay in the caches, for kernels.h. A BLAS copies both operands of a product before it
-// multiplies. At our sizes that takes up to a third of the time, so here b alone is copied, where its rows lie far
-// apart.
+// multiplies. At our sizes that takes up to a third of the time. Here b alone is copied, and only where it is
+// transposed, its rows lie far apart, or fewer than 16 columns are left.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 // 6 x 16 numbers of c and 16 of b take 14 of 16 registers, and each load of b serves six rows.
 constexpr int kTileRows = 6, kTileCols = 16;
-constexpr int kTerms = 256;  // of a panel, 16 columns of b: 16 KiB, half of a first cache
+constexpr int kTerms = 256;  // the most of one panel, 16 columns of b: 16 KiB, half of a first cache
 
 template <bool kTurnA, int kRows>
 LASP_INLINE void multiply_tile(const Product &p, const float *a, const float *b, int64_t ldb, float *c,

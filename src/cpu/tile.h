@@ -1,5 +1,5 @@
-// A chunk's rows of one head, as float32: the caller's own memory where that is float32 and BLAS can walk it, else
-// a copy in a thread's scratch.
+// A chunk's rows of one head, as float32: the caller's own memory where that is float32 and products read it well,
+// else a copy in a thread's scratch.
 #pragma once
 
 #include <cstdint>

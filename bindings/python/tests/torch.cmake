@@ -43,10 +43,10 @@ if(TARGET lasp_mpi)
   set_property(TEST binding.torch.mpi APPEND PROPERTY ENVIRONMENT ${environment})
   set_tests_properties(binding.torch.mpi PROPERTIES FIXTURES_REQUIRED torch)
 endif()
-# `speed` measures the times of an idle machine, as far as other tests go. These have ranks that wait for each other with
-# limits in time; the others, with two threads or processes of their own, go beside one more test.
+# `speed` measures the times of an idle machine, as far as other tests go. The others here have ranks whose waits end after
+# seconds. Those that are not here go beside one more test.
 set_tests_properties(binding.torch.speed binding.torch.ranks binding.torch.training binding.torch.delta
-                     binding.torch.delta_peers binding.torch.example PROPERTIES PROCESSORS 2)
+                     binding.torch.delta_peers binding.torch.example binding.torch.tutorials PROPERTIES PROCESSORS 2)
 set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.lightning
                      binding.torch.recall_gradients binding.torch.tutorials PROPERTIES LABELS full)
 

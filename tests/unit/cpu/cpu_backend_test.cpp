@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/gemm.h"
 #include "cpu_backend_oracle.h"
 #include "cpu_backend_ranks.h"
 
@@ -90,11 +91,14 @@ void expect_agreement(const Case &c) {
 
 TEST_P(CpuBackend, AgreesWithTheRecurrence) { expect_agreement(GetParam()); }
 
-// The same on the kernels of a processor without vector extensions.
+// The same on the kernels of a processor without vector extensions, and by products of the BLAS.
 TEST_P(CpuBackendPortable, AgreesWithTheRecurrence) {
+  const cpu::Products by = cpu::products();
+  cpu::multiply_by(cpu::Products::kBlas);
   Case c = GetParam();
   c.kernels = cpu::usable_kernels().back();
   expect_agreement(c);
+  cpu::multiply_by(by);
 }
 
 TEST_P(CpuBackendAlone, DoesNotDependOnTheNumberOfThreads) {

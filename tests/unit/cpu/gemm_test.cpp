@@ -88,39 +88,45 @@ TEST_P(Gemm, IsExactAndTouchesNothingElse) {
   }
 }
 
-// Chains of few heads take some columns each, of many heads all: the states must not tell.
-TEST(ProductKernels, HaveTheSameBitsHoweverRowsAndColumnsAreCut) {
+// Chains of few heads take some columns each, of many heads all. The states must have the same bits either way.
+class ProductKernels : public testing::TestWithParam<std::tuple<bool, bool, int>> {};  // turned; between rows
+
+TEST_P(ProductKernels, HaveTheSameBitsHoweverRowsAndColumnsAreCut) {
+  const auto [turn_a, turn_b, padding] = GetParam();
   constexpr int kRows = 67, kCols = 93, kTerms = 300, kAt[] = {0, 1, 9, 40, 66};
+  Matrix a(turn_a ? kTerms : kRows, turn_a ? kRows : kTerms, 1, padding);
+  Matrix b(turn_b ? kCols : kTerms, turn_b ? kTerms : kCols, 2, padding), before(kRows, kCols, 3, 0);
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
-  std::vector<float> a(kRows * kTerms), b(kTerms * kCols), before(kRows * kCols);
-  for (std::vector<float> *each : {&a, &b, &before})
-    for (float &x : *each) x = normal(random);
+  for (Matrix *const each : {&a, &b, &before})
+    for (float &x : each->data) x = normal(random);
   const auto tables = multiplying_kernels();
   if (tables.empty()) GTEST_SKIP() << "no AVX2 here";
   for (const Kernels *const table : tables) {
     for (const float beta : {0.0f, 1.0f, 0.3f}) {
-      std::vector<float> whole = before;
-      const Product product{false,    false,    kRows,        kCols,  kTerms, 0.7f, beta,
-                            a.data(), b.data(), whole.data(), kTerms, kCols,  kCols};
+      Matrix whole = before;
+      const Product product{turn_a, turn_b, kRows,         kCols,         kTerms,
+                            0.7f,   beta,   a.data.data(), b.data.data(), whole.data.data(),
+                            a.ld,   b.ld,   whole.ld};
       table->multiply(product);
       for (const int row : kAt) {
         for (const int col : kAt) {
-          std::vector<float> part = before;
+          Matrix part = before;
           Product rest = product;
           rest.m -= row, rest.n -= col;
-          rest.a += row * kTerms, rest.b += col, rest.c = part.data() + row * kCols + col;
+          rest.a += turn_a ? row : row * a.ld, rest.b += turn_b ? col * b.ld : col, rest.c = &part.at(row, col);
           table->multiply(rest);
           int wrong = 0;
           for (int i = row; i < kRows; ++i)
-            wrong +=
-                std::memcmp(&part[i * kCols + col], &whole[i * kCols + col], sizeof(float) * (kCols - col)) != 0;
+            wrong += std::memcmp(&part.at(i, col), &whole.at(i, col), sizeof(float) * (kCols - col)) != 0;
           EXPECT_EQ(wrong, 0) << table->name << ", from row " << row << ", column " << col << ", beta " << beta;
         }
       }
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(Cut, ProductKernels,
+                         testing::Combine(testing::Bool(), testing::Bool(), testing::Values(0, 600)));
 
 TEST(EmptyGemm, Scales) {
   for (const float beta : {0.0f, 1.0f}) {
@@ -140,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(InPieces, Gemm,
 // Rows that are near, and those that are far.
 INSTANTIATE_TEST_SUITE_P(Own, Gemm,
                          testing::Combine(testing::ValuesIn(kOps), testing::ValuesIn(kOps),
-                                          testing::Values(By::kKernels), testing::Values(3, 600)));
+                                          testing::Values(By::kKernels), testing::Values(0, 3, 600)));
 
 }  // namespace
 }  // namespace lasp::cpu

@@ -197,7 +197,9 @@ TEST(ThreadPool, AFailureBetweenItemsComesThroughAndThePoolLivesOn) {
 TEST(SerialBlas, GivesTheProcessItsThreadsBack) {
   if (openblas_set_num_threads == nullptr || openblas_get_num_threads == nullptr) GTEST_SKIP() << "not OpenBLAS";
   const int before = openblas_get_num_threads();
+  const cpu::Products by = cpu::products();
   openblas_set_num_threads(3);
+  cpu::multiply_by(cpu::Products::kBlas);
   auto first = std::make_unique<cpu::SerialBlas>();
   EXPECT_EQ(openblas_get_num_threads(), 1);
   auto second = std::make_unique<cpu::SerialBlas>();
@@ -205,6 +207,12 @@ TEST(SerialBlas, GivesTheProcessItsThreadsBack) {
   EXPECT_EQ(openblas_get_num_threads(), 1) << "the second is still at work";
   second.reset();
   EXPECT_EQ(openblas_get_num_threads(), 3);
+  cpu::multiply_by(cpu::Products::kOwn);
+  {
+    const cpu::SerialBlas serial;
+    EXPECT_EQ(openblas_get_num_threads(), 3) << "it is not called";
+  }
+  cpu::multiply_by(by);
   openblas_set_num_threads(before);
 }
 
