@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 #include <memory>
 
 #include "cpu/gemm.h"
+#include "cpu_rate.h"
 
 namespace {
 
@@ -32,23 +32,15 @@ constexpr Shape kShapes[] = {
     {128, 512, 512, false, false, 512, 512, 512},
 };
 
-double processor_seconds() {
-  timespec now;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
+// Of calls enough for milliseconds.
 template <class Body>
 double rate(const Shape &s, Body &&body) {
   const double flop = 2.0 * s.m * s.n * s.k;
   const int calls = 1 + static_cast<int>(5e7 / flop);
-  double best = 0;
-  for (int i = 0; i < 40; ++i) {
-    const double begin = processor_seconds();
+  const auto all = [&] {
     for (int call = 0; call < calls; ++call) body();
-    best = std::max(best, flop * calls / (processor_seconds() - begin) * 1e-9);
-  }
-  return best;
+  };
+  return lasp::best_rate(flop * calls, 1, 40, all).processor;
 }
 
 }  // namespace

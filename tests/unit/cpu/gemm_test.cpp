@@ -62,14 +62,14 @@ TEST_P(Gemm, IsExactAndTouchesNothingElse) {
         Matrix c(m, n, 3, padding);
         if (beta == 0) c.at(m / 2, n / 2) = std::nanf("");  // is only written then
         Matrix before = c;
-        const float *const from = a.data.data(), *const with = b.data.data();
-        float *const to = c.data.data();
+        const float *const a_at = a.data.data(), *const b_at = b.data.data();
+        float *const c_at = c.data.data();
         if (by == By::kKernels) {
-          table->multiply({turn_a, turn_b, m, n, k, 2, beta, from, with, to, a.ld, b.ld, c.ld});
+          table->multiply({turn_a, turn_b, m, n, k, 2, beta, a_at, b_at, c_at, a.ld, b.ld, c.ld});
         } else if (by == By::kPieces) {
-          gemm_in_pieces(op_a, m, n, k, 2, from, a.ld, with, b.ld, beta, to, c.ld);
+          gemm_in_pieces(op_a, m, n, k, 2, a_at, a.ld, b_at, b.ld, beta, c_at, c.ld);
         } else {
-          gemm(op_a, op_b, m, n, k, 2, from, a.ld, with, b.ld, beta, to, c.ld);
+          gemm(op_a, op_b, m, n, k, 2, a_at, a.ld, b_at, b.ld, beta, c_at, c.ld);
         }
         int wrong = 0;
         for (int i = 0; i < m; ++i) {

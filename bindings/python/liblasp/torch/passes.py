@@ -20,9 +20,8 @@ def forward(group: SequenceGroup, plan: Plan, output_final_state: bool, kept, q,
             cache = kept.state_cache
         elif plan.state_cache_bytes:
             cache = torch.empty(plan.state_cache_bytes, dtype=torch.uint8, device=plan.device)
-        workspace = None
-        if plan.workspace_forward_bytes:
-            workspace = group.workspace(plan.workspace_forward_bytes, plan)
+        nbytes = plan.workspace_forward_bytes
+        workspace = group.workspace(nbytes, plan) if nbytes else None
     except BaseException:  # no memory is left, say
         if kept is None:  # else nothing is exchanged
             plan.give_up_forward()
