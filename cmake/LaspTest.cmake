@@ -43,12 +43,19 @@ function(lasp_add_gtest name)
                        PROPERTIES TIMEOUT ${arg_TIMEOUT})
 endfunction()
 
-# lasp_add_command_test(name COMMAND word... [TIMEOUT seconds] [PROPERTIES key value...])
+# lasp_add_command_test(name COMMAND word... [TIMEOUT seconds] [SPARE seconds] [PROPERTIES key value...])
 # Exit status 77 means skipped; the program has then printed "SKIPPED: reason".
+# SPARE: a "full" test that runs after all others, the longest first, and is left out where no time is left for it
+# (tests/spare). The number is what it takes on a slow machine.
 function(lasp_add_command_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT" "COMMAND;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;SPARE" "COMMAND;PROPERTIES")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT ${LASP_TEST_TIMEOUT})
+  endif()
+  if(arg_SPARE)
+    list(PREPEND arg_COMMAND ${PROJECT_SOURCE_DIR}/tests/spare ${arg_SPARE})
+    math(EXPR cost "${arg_SPARE} - 10000")
+    list(APPEND arg_PROPERTIES LABELS full COST ${cost})
   endif()
   add_test(NAME ${name} COMMAND ${arg_COMMAND})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
@@ -69,6 +76,7 @@ function(lasp_add_skipped_test name reason)
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
 
+# lasp_add_sanitizer_suite(preset [SPARE seconds])
 # One CTest test that configures the preset beside this build, builds it, and runs its tests.
 function(lasp_add_sanitizer_suite preset)
   cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
@@ -77,7 +85,11 @@ function(lasp_add_sanitizer_suite preset)
   if(LASP_WITH_MPI STREQUAL "OFF")
     set(options -DOPTIONS=-DLASP_WITH_MPI=OFF)
   endif()
-  lasp_add_command_test(sanitizers.${preset} TIMEOUT 1200 PROPERTIES LABELS full PROCESSORS ${cores} COST 1000
+  set(when LABELS full COST 1000)
+  if(ARGN)
+    set(when)
+  endif()
+  lasp_add_command_test(sanitizers.${preset} TIMEOUT 1200 ${ARGN} PROPERTIES PROCESSORS ${cores} ${when}
                         COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DPRESET=${preset}
                                 -DDIRECTORY=${directory} -DCORES=${cores} ${options}
                                 -P ${PROJECT_SOURCE_DIR}/tests/sanitizers.cmake)

@@ -11,18 +11,20 @@ import pytest
 import liblasp
 
 LIMIT_US = 5.0
+EMPTY_US = 0.4  # numpy.empty_like on a core of AMD Zen 3 at its full clock
 CALLS, ROUNDS, TRIES = 2000, 7, 5
 
 
-def least_mean(call):
-    """Microseconds of one call, in CPU time of this thread: the least of several rounds' means, which a busy machine
-    only makes larger."""
-    best = float("inf")
+def least_means(*calls):
+    """Microseconds of each call, in CPU time of this thread: the least of several rounds' means, which a busy machine
+    only makes larger. The calls take turns."""
+    best = [float("inf")] * len(calls)
     for _ in range(ROUNDS):
-        begin = time.thread_time()
-        for _ in range(CALLS):
-            call()
-        best = min(best, (time.thread_time() - begin) / CALLS * 1e6)
+        for i, call in enumerate(calls):
+            begin = time.thread_time()
+            for _ in range(CALLS):
+                call()
+            best[i] = min(best[i], (time.thread_time() - begin) / CALLS * 1e6)
     return best
 
 
@@ -56,10 +58,14 @@ def test_overhead(plan, how, capsys):
             "bound forward": plan.bind_forward(q, k, v, g, out=o),
             "bound backward": plan.bind_backward(o, q, k, v, g, d_decay=d_g, out=grads),
             "step": lambda: plan.step(q, k, v, g, state=states, out=o)}[how]
-    for _ in range(TRIES):  # a busy machine may spoil a try
-        python, c = least_mean(call), in_c(plan)
-        if python - c < LIMIT_US:
+    # The limit is for a machine as fast as the one of docs/reference/bindings.md. A slower one, or one slowed down just
+    # now, has as much more as NumPy's own call takes in the same moments.
+    for _ in range(TRIES):
+        (python, numpys_own), c = least_means(call, lambda: np.empty_like(q)), in_c(plan)
+        allowed = LIMIT_US * max(1.0, numpys_own / EMPTY_US)
+        if python - c < allowed:
             break
     with capsys.disabled():
-        print(f"\n  {how}: {python:.2f} us by Python, {c:.2f} us by C, {python - c:.2f} us more", end="")
-    assert python - c < LIMIT_US
+        print(f"\n  {how}: {python:.2f} us by Python, {c:.2f} us by C, {python - c:.2f} us more, of {allowed:.1f}",
+              end="")
+    assert python - c < allowed

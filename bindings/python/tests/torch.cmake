@@ -6,9 +6,11 @@ lasp_add_command_test(binding.torch.setup COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/to
 set(alone arrays attention convolution delta gpu_checks module nccl operators ownership packing pieces refusals segments vocabulary
           wrong_types)
 list(TRANSFORM alone REPLACE "(.+)" "test_torch_\\1.py")
-function(lasp_add_torch_test name)
-  lasp_add_command_test(binding.torch.${name} TIMEOUT 400
-                        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package ${ARGN})
+function(lasp_add_torch_test name)  # name [SPARE seconds] word of pytest...
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SPARE" "")
+  lasp_add_command_test(binding.torch.${name} TIMEOUT 400 SPARE ${arg_SPARE}
+                        COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package
+                                ${arg_UNPARSED_ARGUMENTS})
   set_property(TEST binding.torch.${name} APPEND PROPERTY ENVIRONMENT ${environment})
   set_tests_properties(binding.torch.${name} PROPERTIES FIXTURES_REQUIRED torch)
 endfunction()
@@ -17,26 +19,27 @@ lasp_add_torch_test(speed test_torch_speed.py)
 lasp_add_torch_test(ranks test_torch_ranks.py)
 lasp_add_torch_test(training test_torch_ranks_training.py)
 lasp_add_torch_test(delta test_torch_delta_layers.py test_torch_delta_ranks.py)
-lasp_add_torch_test(delta_peers test_torch_delta_peers.py)
+lasp_add_torch_test(delta_peers SPARE 60 test_torch_delta_peers.py)
 lasp_add_torch_test(compile test_torch_compile.py test_torch_compile_ranks.py)
 lasp_add_torch_test(convergence test_torch_convergence.py)
-lasp_add_torch_test(example test_torch_example.py)
-lasp_add_torch_test(tutorials test_torch_tutorials.py)
-lasp_add_torch_test(hf test_torch_hf.py test_torch_hf_functions.py test_torch_verify.py -k "not full")
+lasp_add_torch_test(example SPARE 80 test_torch_example.py)
+lasp_add_torch_test(tutorials SPARE 15 test_torch_tutorials.py)
+lasp_add_torch_test(hf test_torch_hf.py test_torch_hf_functions.py -k "not full")
+lasp_add_torch_test(verify SPARE 90 test_torch_verify.py -k "not full")
 lasp_add_torch_test(trainers test_torch_trainers.py -k "not full")
-lasp_add_torch_test(lightning test_torch_lightning.py -k "not full")
+lasp_add_torch_test(lightning SPARE 45 test_torch_lightning.py -k "not full")
 lasp_add_torch_test(recall test_torch_recall.py -k "not gradient")
-lasp_add_torch_test(recall_gradients test_torch_recall.py -k gradient)
+lasp_add_torch_test(recall_gradients SPARE 40 test_torch_recall.py -k gradient)
 # liblasp.jax, in the same environment: it and PyTorch are there or not together.
 lasp_add_command_test(binding.jax TIMEOUT 400 PROPERTIES PROCESSORS 2 FIXTURES_REQUIRED torch
                       COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package
                               test_jax.py test_jax_shards.py)
-lasp_add_command_test(binding.jax.programs TIMEOUT 400 PROPERTIES PROCESSORS 2 FIXTURES_REQUIRED torch LABELS full
+lasp_add_command_test(binding.jax.programs TIMEOUT 400 SPARE 25 PROPERTIES PROCESSORS 2 FIXTURES_REQUIRED torch
                       COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package
                               test_jax_programs.py)
 set_property(TEST binding.jax binding.jax.programs APPEND PROPERTY ENVIRONMENT ${environment})
 if(TARGET lasp_mpi)
-  lasp_add_command_test(binding.torch.mpi TIMEOUT 200 PROPERTIES LABELS full PROCESSORS 2
+  lasp_add_command_test(binding.torch.mpi TIMEOUT 200 SPARE 15 PROPERTIES PROCESSORS 2
                         COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} 2
                                 ${CMAKE_CURRENT_SOURCE_DIR}/torch-tests ${CMAKE_CURRENT_BINARY_DIR}/package
                                 mpi_torch_ranks.py)
@@ -47,8 +50,6 @@ endif()
 # seconds. Those that are not here go beside one more test.
 set_tests_properties(binding.torch.speed binding.torch.ranks binding.torch.training binding.torch.delta
                      binding.torch.delta_peers binding.torch.example binding.torch.tutorials PROPERTIES PROCESSORS 2)
-set_tests_properties(binding.torch.delta_peers binding.torch.example binding.torch.lightning
-                     binding.torch.recall_gradients binding.torch.tutorials PROPERTIES LABELS full)
 
 # What looks like a torch with its NCCL, and a second NCCL beside it: test_torch_nccl.py loads them.
 foreach(fake IN ITEMS own|22809 other|22005)
