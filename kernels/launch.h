@@ -182,7 +182,7 @@ int64_t fused_backward_blocks(const FusedBackward &pass, int32_t multiprocessors
 int load_fused_backward_kernels();
 
 // The gradients of q, k and a per-channel log decay in two walks over each run, forward for dq and reversed for dk
-// and d_g (the gradient of v is a linear pass), on any tensor cores from compute capability 8.0 on (mma/channel_*).
+// and d_g (the gradient of v is a linear pass), on tensor cores (mma/channel_*, hopper/channel_backward*).
 // With S_0 the state before a run and dS_E the gradient of the state after it (which holds `scale`), the sums of
 // FusedBackward; d_g as q dq - k dk summed from a run's end, where it begins with <S_E, dS_E>. The pairs (t, t) are
 // left out of both, and all but the inputs is kept to 16 bits or better, so that the difference keeps its digits.
@@ -196,8 +196,9 @@ struct ChannelBackward : BackwardPass {
   float *ends = nullptr;                             // scratch [num_runs, H, K] where d_g is wanted
 };
 
-const char *channel_backward_refusal(const ChannelBackward &pass);
-int launch_channel_backward(const ChannelBackward &pass, Stream stream);
+// Of kMma and kHopper.
+const char *channel_backward_refusal(KernelSet set, const ChannelBackward &pass);
+int launch_channel_backward(KernelSet set, const ChannelBackward &pass, Stream stream);
 // Loads its kernels into the current context, so that no later launch does so.
 int load_channel_backward_kernels();
 

@@ -1,12 +1,10 @@
-// For the tests of the backward walks with per-channel decay: one of the two alone, and what a block of them needs.
+// For the tests of the kernel table: what a block of the backward walks with per-channel decay needs.
 #pragma once
 
-#include "../launch.h"
+#include <cstdint>
 
-namespace lasp::gpu::mma {
+namespace lasp::gpu::mma::channel {
 
-// Forward (dq, and dq's share of d_g) or reversed (dk and d_g).
-int launch_channel_walk(const ChannelBackward &pass, bool reversed, Stream stream);
-int channel_walk_shared_bytes(int32_t rows, int32_t columns);
+int walk_shared_bytes(int32_t rows, int32_t columns);
 
-}  // namespace lasp::gpu::mma
+}  // namespace lasp::gpu::mma::channel

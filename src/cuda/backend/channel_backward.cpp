@@ -5,7 +5,8 @@ namespace lasp::cuda {
 bool ChannelBackward::serves(const BackwardBuffers &b) const {
   constexpr int32_t kOwn = LASP_ADD_DQ | LASP_ADD_DK | LASP_ADD_D_DECAY;  // the walks' results
   return plan_.choices.channel && b.d_decay != nullptr && !b.adds(kOwn) &&
-         plan_.kernels.channel_backward(channel_pass(plan_.inputs, plan_.cut.runs[0].span(), b, nullptr, nullptr));
+         plan_.kernels.channel_backward(
+             channel_pass(plan_.inputs, plan_.cut.runs[0].span(), b, nullptr, nullptr)) != gpu::KernelSet::kGeneric;
 }
 
 float *ChannelBackward::place_ends(Carver &carver) const {
@@ -20,7 +21,8 @@ void ChannelBackward::run(const BackwardBuffers &b, const ScanWorkspace &states,
   pass.state = states.slots;
   pass.d_state = gradients.slots;
   pass.ends = ends;
-  check_launch(gpu::launch_channel_backward(pass, plan_.stream), "gradients of q, k and the decay");
+  check_launch(gpu::launch_channel_backward(plan_.kernels.channel_backward(pass), pass, plan_.stream),
+               "gradients of q, k and the decay");
   sums_.sum(inputs.dq(b), staged.dq);
   sums_.sum(inputs.dk(b), staged.dk);
   passes_.value(b, gradients, staged.dv, gpu::RunFilter::kAll);

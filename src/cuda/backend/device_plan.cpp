@@ -17,7 +17,9 @@ const char *Kernels::refusal(gpu::KernelSet set, const gpu::LinearPass &pass) co
   return gpu::linear_pass_refusal(set, pass);
 }
 const char *Kernels::refusal(const gpu::FusedBackward &pass) const { return gpu::fused_backward_refusal(pass); }
-const char *Kernels::refusal(const gpu::ChannelBackward &pass) const { return gpu::channel_backward_refusal(pass); }
+const char *Kernels::refusal(gpu::KernelSet set, const gpu::ChannelBackward &pass) const {
+  return gpu::channel_backward_refusal(set, pass);
+}
 const char *Kernels::states_refusal(const gpu::LinearPass &pass) const { return gpu::channel_states_refusal(pass); }
 const char *Kernels::refusal(gpu::KernelSet set, const gpu::DeltaForward &pass) const {
   return gpu::delta_forward_refusal(set, pass);

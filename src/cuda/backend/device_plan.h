@@ -24,7 +24,7 @@ class Kernels final : public KernelFinder {
  private:
   const char *refusal(gpu::KernelSet, const gpu::LinearPass &) const override;
   const char *refusal(const gpu::FusedBackward &) const override;
-  const char *refusal(const gpu::ChannelBackward &) const override;
+  const char *refusal(gpu::KernelSet, const gpu::ChannelBackward &) const override;
   const char *states_refusal(const gpu::LinearPass &) const override;
   int32_t blocks(gpu::KernelSet, const gpu::LinearPass &) const override;
   const char *refusal(gpu::KernelSet, const gpu::DeltaForward &) const override;

@@ -32,9 +32,9 @@ class Choosing {
     made_.state_tokens = choose_state_tokens();
     if (problem_.backward && made_.tensor_cores) choose_fused();
     if (problem_.backward && !problem_.bidirectional)
-      made_.channel =
-          !inputs_.has_wide_gradients() &&
-          kernels_.channel_backward(channel_pass(inputs_, {}, PlanInputs::aligned_buffers(), nullptr, nullptr));
+      made_.channel = !inputs_.has_wide_gradients() &&
+                      kernels_.channel_backward(channel_pass(inputs_, {}, PlanInputs::aligned_buffers(), nullptr,
+                                                             nullptr)) != gpu::KernelSet::kGeneric;
     return made_;
   }
 

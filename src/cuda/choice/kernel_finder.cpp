@@ -52,9 +52,8 @@ bool KernelFinder::fused_backward(const gpu::FusedBackward &pass) const {
          refusal(pass) == nullptr;
 }
 
-bool KernelFinder::channel_backward(const gpu::ChannelBackward &pass) const {
-  return find_kernel(KernelPass::kChannelBackward, shape(pass.q.dim, pass.v.dim)) != nullptr &&
-         refusal(pass) == nullptr;
+gpu::KernelSet KernelFinder::channel_backward(const gpu::ChannelBackward &pass) const {
+  return first_fit(KernelPass::kChannelBackward, shape(pass.q.dim, pass.v.dim), pass, nullptr);
 }
 
 bool KernelFinder::channel_states(const gpu::LinearPass &pass) const {

@@ -21,9 +21,9 @@ class KernelFinder {
   // By which kernels. kGeneric: *why, unless null, says why not by tensor cores.
   gpu::KernelSet linear_pass(const gpu::LinearPass &, std::string *why = nullptr) const;
   gpu::KernelSet decay_gradient() const;
+  gpu::KernelSet channel_backward(const gpu::ChannelBackward &) const;
   // Whether a kernel does all of it at once.
   bool fused_backward(const gpu::FusedBackward &) const;
-  bool channel_backward(const gpu::ChannelBackward &) const;
   bool channel_states(const gpu::LinearPass &) const;
   // The delta rule's launches, by the sets to `newest`. kGeneric: *why, unless null, says why not by tensor cores.
   gpu::KernelSet delta(const gpu::DeltaForward &, gpu::KernelSet newest, std::string *why = nullptr) const;
@@ -40,7 +40,7 @@ class KernelFinder {
   // As the functions of kernels/launch.h and delta.h.
   virtual const char *refusal(gpu::KernelSet, const gpu::LinearPass &) const = 0;
   virtual const char *refusal(const gpu::FusedBackward &) const = 0;
-  virtual const char *refusal(const gpu::ChannelBackward &) const = 0;
+  virtual const char *refusal(gpu::KernelSet, const gpu::ChannelBackward &) const = 0;
   virtual const char *states_refusal(const gpu::LinearPass &) const = 0;
   virtual int32_t blocks(gpu::KernelSet, const gpu::LinearPass &) const = 0;
   virtual const char *refusal(gpu::KernelSet, const gpu::DeltaForward &) const = 0;

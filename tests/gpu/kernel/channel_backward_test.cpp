@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../../kernels/mma/channel_backward.h"
+#include "../../../kernels/channel_backward.h"
 #include "device_memory.h"
 #include "device_time.h"
 #include "kernel_cases.h"
@@ -147,8 +147,19 @@ std::vector<std::vector<Answer>> solve(const Problem &p) {
   return answers;
 }
 
-// Runs the kernels twice; outputs are filled with NaN before. False where the two differ in a bit.
-bool run_kernel(Problem &p) {
+// Of this device, which the Hopper kernels are for.
+bool is_hopper() {
+  int major = 0, minor = 0;
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "capability");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "capability");
+  return major == 9 && minor == 0;
+}
+const char *name_of(KernelSet set) { return set == KernelSet::kHopper ? "hopper" : "mma"; }
+
+enum class Outcome { kSame, kDiffers, kRefused };
+
+// Runs the kernels twice; outputs are filled with NaN before. kDiffers: in a bit.
+Outcome run_kernel(Problem &p, KernelSet set) {
   const Case &c = p.c;
   DeviceCopy q(p.q), k(p.k), v(p.v), d_o(p.d_o), d_q(p.d_q), d_k(p.d_k), runs(c.runs), state(p.state),
       d_state(p.d_state), ends(std::vector<float>(c.runs.size() * size_t(c.heads * c.k_dim), NAN)),
@@ -176,15 +187,15 @@ bool run_kernel(Problem &p) {
   pass.d_g = !c.decay_gradient ? nullptr : c.rounds_d_g ? d_g16.data : d_g.data;
   pass.d_g_float32 = !c.rounds_d_g;
   pass.ends = static_cast<float *>(ends.data);
-  if (const char *const why = channel_backward_refusal(pass)) {
-    std::printf("%s: refused: %s\n", c.name, why);
-    std::exit(1);
+  if (const char *const why = channel_backward_refusal(set, pass)) {
+    std::printf("%-28s %-6s refused: %s\n", c.name, name_of(set), why);
+    return Outcome::kRefused;
   }
   std::vector<uint16_t> first_q, first_k;
   std::vector<float> first_g;
   for (int i = 0; i < 2; ++i) {
     first_q = p.d_q, first_k = p.d_k, first_g = p.d_g;
-    check(launch_channel_backward(pass, nullptr), "launch");
+    check(launch_channel_backward(set, pass, nullptr), "launch");
     check(cudaDeviceSynchronize(), c.name);
     p.d_q = d_q.get<uint16_t>(), p.d_k = d_k.get<uint16_t>(), p.d_g = d_g.get<float>();
     if (c.rounds_d_g) {
@@ -192,8 +203,9 @@ bool run_kernel(Problem &p) {
       for (size_t j = 0; j < halves.size(); ++j) p.d_g[j] = widen(c.dtype, halves[j]);
     }
   }
-  return first_q == p.d_q && first_k == p.d_k &&
-         std::memcmp(first_g.data(), p.d_g.data(), p.d_g.size() * sizeof(float)) == 0;
+  const bool same = first_q == p.d_q && first_k == p.d_k &&
+                    std::memcmp(first_g.data(), p.d_g.data(), p.d_g.size() * sizeof(float)) == 0;
+  return same ? Outcome::kSame : Outcome::kDiffers;
 }
 
 // Bounds: dq and dk are rounded to 8 (11) bits once: at most 2^-9 (2^-12) of the norm. d_g is a sum over at most
@@ -205,10 +217,11 @@ double rounded_sums(const Case &c) {
   return std::sqrt(double(2 * tiles - 1));
 }
 
-bool run_case(const Case &c) {
-  Problem p = make_problem(c);
-  const auto answers = solve(p);
-  const bool same = run_kernel(p);
+bool run_set(Problem &p, const std::vector<std::vector<Answer>> &answers, KernelSet set) {
+  const Case &c = p.c;
+  const Outcome outcome = run_kernel(p, set);
+  if (outcome == Outcome::kRefused) return set == KernelSet::kHopper && c.k_dim == 64 && c.v_dim != 64;
+  const bool same = outcome == Outcome::kSame;
   RelativeError d_q, d_k, d_g;
   int64_t stray = 0;
   std::vector<char> ours(p.d_q.size());
@@ -233,12 +246,19 @@ bool run_case(const Case &c) {
   const double bound_g = 5e-4 + (c.rounds_d_g ? bound : 0);
   const bool good = stray == 0 && same && d_q.relative() <= bound && d_k.relative() <= bound &&
                     (!c.decay_gradient || d_g.relative() <= bound_g);
-  std::printf("%-28s dq %.2e  dk %.2e  dg %.2e  stray %lld  %s\n", c.name, d_q.relative(), d_k.relative(),
-              c.decay_gradient ? d_g.relative() : 0.0, static_cast<long long>(stray),
+  std::printf("%-28s %-6s dq %.2e  dk %.2e  dg %.2e  stray %lld  %s\n", c.name, name_of(set), d_q.relative(),
+              d_k.relative(), c.decay_gradient ? d_g.relative() : 0.0, static_cast<long long>(stray),
               good   ? "ok"
               : same ? "FAILED"
                      : "FAILED: runs differ");
   return good;
+}
+
+bool run_case(const Case &c) {
+  Problem p = make_problem(c);
+  const auto answers = solve(p);
+  const bool good = run_set(p, answers, KernelSet::kMma);
+  return is_hopper() ? run_set(p, answers, KernelSet::kHopper) && good : good;
 }
 
 std::vector<Case> make_cases() {
@@ -265,6 +285,7 @@ std::vector<Case> make_cases() {
   add("K 64, V 128", [&](Case &c) { ragged(c), c.k_dim = 64; });
   add("K 128, V 64", [&](Case &c) { ragged(c), c.v_dim = 64; });
   add("K 64, V 64", [&](Case &c) { ragged(c), c.k_dim = c.v_dim = 64; });
+  add("K 64, V 64, odd heads", [&](Case &c) { ragged(c), c.k_dim = c.v_dim = 64, c.heads = c.v_heads = 3; });
   add("grouped v", [&](Case &c) { ragged(c), c.v_heads = 1; });
   add("float16", [&](Case &c) { ragged(c), c.dtype = DType::kFloat16; });
   add("float16, quite strong", [&](Case &c) { ragged(c), c.dtype = DType::kFloat16, c.strongest = 1.5f; });
@@ -310,7 +331,7 @@ void fill(const DeviceMemory &memory, const std::vector<T> &block) {
 }
 
 // B1 H32 T16384 K=V=128 bfloat16, rows cut into runs.
-void time_runs(int pieces, double bytes_per_ms) {
+void time_runs(KernelSet set, int pieces, double bytes_per_ms) {
   constexpr int64_t kTokens = 16384, kHeads = 32, kDim = 128, kCount = kTokens * kHeads * kDim;
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
@@ -341,11 +362,11 @@ void time_runs(int pieces, double bytes_per_ms) {
   pass.state = static_cast<const float *>(state.data), pass.d_state = static_cast<const float *>(d_state.data);
   pass.ends = static_cast<float *>(ends.data);
   const auto measure = [&](const char *name, bool reversed, double units) {
-    const double ms = median_ms([&] { check(mma::launch_channel_walk(pass, reversed, nullptr), "launch"); });
+    const double ms = median_ms([&] { check(launch_channel_walk(set, pass, reversed, nullptr), "launch"); });
     std::printf("  %s %.3f ms (%.0f%% of %.0f units)", name, ms, 100 * units * 2 * kCount / bytes_per_ms / ms,
                 units);
   };
-  std::printf("%d runs a row:", pieces);
+  std::printf("%-6s %d runs a row:", name_of(set), pieces);
   measure("dq", false, 6), measure("dk", true, 6);
   pass.d_g = static_cast<float *>(d_g.data);
   measure("dq and x", false, 8), measure("dk and d_g", true, 11);
@@ -359,7 +380,9 @@ void time_all() {
       median_ms([&] { check(cudaMemcpyAsync(to.data, from.data, from.bytes, cudaMemcpyDeviceToDevice), "copy"); });
   const double bytes_per_ms = 2.0 * double(from.bytes) / ms;
   std::printf("device copy %.2f TB/s\n", bytes_per_ms * 1e-9);
-  for (const int pieces : {4, 8, 16}) time_runs(pieces, bytes_per_ms);
+  for (const KernelSet set : {KernelSet::kMma, KernelSet::kHopper})
+    if (set != KernelSet::kHopper || is_hopper())
+      for (const int pieces : {4, 8, 16}) time_runs(set, pieces, bytes_per_ms);
 }
 
 }  // namespace

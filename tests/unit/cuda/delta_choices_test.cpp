@@ -37,7 +37,7 @@ class DeltaKernels final : public KernelFinder {
  private:
   const char *refusal(gpu::KernelSet, const gpu::LinearPass &) const override { return nullptr; }
   const char *refusal(const gpu::FusedBackward &) const override { return nullptr; }
-  const char *refusal(const gpu::ChannelBackward &) const override { return nullptr; }
+  const char *refusal(gpu::KernelSet, const gpu::ChannelBackward &) const override { return nullptr; }
   const char *states_refusal(const gpu::LinearPass &) const override { return nullptr; }
   int32_t blocks(gpu::KernelSet, const gpu::LinearPass &) const override { return 1; }
   const char *refusal(gpu::KernelSet, const gpu::DeltaForward &) const override { return forward; }

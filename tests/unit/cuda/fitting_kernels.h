@@ -25,7 +25,7 @@ class FittingKernels final : public KernelFinder {
     return unfit ? "want other strides" : nullptr;
   }
   const char *refusal(const gpu::FusedBackward &) const override { return nullptr; }
-  const char *refusal(const gpu::ChannelBackward &) const override { return nullptr; }
+  const char *refusal(gpu::KernelSet, const gpu::ChannelBackward &) const override { return nullptr; }
   const char *states_refusal(const gpu::LinearPass &) const override { return nullptr; }
   int32_t blocks(gpu::KernelSet, const gpu::LinearPass &pass) const override { return pass.y.dim / 32; }
   const char *refusal(gpu::KernelSet, const gpu::DeltaForward &) const override { return nullptr; }

@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
 #include "kernels/delta/passes.h"
+#include "kernels/hopper/channel_backward.h"
 #include "kernels/hopper/channel_pass.h"
 #include "kernels/mma/channel_backward.h"
 #include "kernels/mma/channel_states.h"
@@ -60,7 +62,10 @@ TEST(KernelTable, FirstRowThatServes) {
   EXPECT_STREQ(file_of(kFusedBackward, Decay::kScalar, 128, 128, kHalf, 80), "");
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 64, 128, kHalf, 89), "mma/channel_kernel.cuh");
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 128, 64, kHalf, 89), "") << "shared memory";
-  EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 256, 512, kHalf, 90), "mma/channel_kernel.cuh");
+  EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 256, 512, kHalf, 90), "hopper/channel_backward.cuh");
+  EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 64, 64, kHalf, 90), "hopper/channel_backward.cuh");
+  EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 64, 128, kHalf, 90), "mma/channel_kernel.cuh");
+  EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 256, 512, kHalf, 100), "mma/channel_kernel.cuh");
   EXPECT_STREQ(file_of(kChannelBackward, Decay::kChannel, 192, 128, kHalf, 90), "") << "no whole tiles";
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 128, 128, kHalf, 90), "delta/forward.cu");
   EXPECT_STREQ(file_of(kDeltaForward, Decay::kScalar, 64, 128, kHalf, 90), "delta/forward.cu");
@@ -158,8 +163,13 @@ TEST(KernelTable, HasTheSharedMemoryThatBlocksNeed) {
   using enum KernelPass;
   expect_shared(find_kernel(kOutputs, widest), gpu::hopper::channel_shared_bytes(128));
   expect_shared(find_kernel(kOutputs, narrow), gpu::hopper::channel_shared_bytes(64));
-  expect_shared(find_kernel(kChannelBackward, widest), gpu::mma::channel_walk_shared_bytes(128, 128));
-  expect_shared(find_kernel(kChannelBackward, narrow), gpu::mma::channel_walk_shared_bytes(64, 128));
+  for (const int32_t dim : {64, 128})
+    expect_shared(find_kernel(kChannelBackward, {Decay::kChannel, dim, 64, DType::kBFloat16, 90}),
+                  std::min(gpu::hopper::channel_backward_shared_bytes(dim, 64, false),
+                           gpu::hopper::channel_backward_shared_bytes(dim, 64, true)));
+  expect_shared(find_kernel(kChannelBackward, {Decay::kChannel, 128, 128, DType::kBFloat16, 100}),
+                gpu::mma::channel::walk_shared_bytes(128, 128));
+  expect_shared(find_kernel(kChannelBackward, narrow), gpu::mma::channel::walk_shared_bytes(64, 128));
   expect_shared(find_kernel(kStates, widest), gpu::mma::channel::states_shared_bytes(128, 128));
   const KernelShape delta = {Decay::kScalar, 128, 128, DType::kBFloat16, 90};
   expect_shared(find_kernel(kDeltaForward, delta), gpu::delta_hopper::forward_shared_bytes());

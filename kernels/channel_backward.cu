@@ -1,15 +1,20 @@
-// The host side of the backward walks with per-channel decay: which tensors they take, and their launches.
+// The host side of the backward walks with per-channel decay: which tensors they take, and their launches, of the
+// set that was chosen.
+#include "channel_backward.h"
+
 #include <cuda_runtime_api.h>
 
 #include <cmath>
 
-#include "channel_backward.h"
-#include "channel_host.h"
-#include "channel_internal.h"
+#include "device.cuh"
+#include "hopper/channel_backward.h"
+#include "mma/channel_host.h"
+#include "mma/channel_internal.h"
 
 namespace lasp::gpu {
-namespace mma::channel {
 namespace {
+
+using mma::channel::Walk;
 
 constexpr int32_t kMostRows = 128, kMostColumns = 128;  // of a state, that a block has
 
@@ -26,8 +31,9 @@ const char *refusal(const ChannelBackward &p) {
   if (p.d_q.heads != p.heads || p.d_k.heads != p.heads)
     return "the channel backward kernel knows no gradients of grouped heads";
   for (const Tensor *t : {&p.q, &p.k, &p.v, &p.d_o, &p.d_q, &p.d_k})
-    if (!pieces_of_16(t->data, t->strides, 2))
+    if (!mma::channel::pieces_of_16(t->data, t->strides, 2))
       return "the channel backward kernel wants tensors and strides that are multiples of 16 bytes";
+  using mma::channel::pieces_of_16;
   if (!pieces_of_16(p.g, p.g_strides, p.decay_dtype == DType::kFloat32 ? 4 : 2) ||
       (p.d_g && !pieces_of_16(p.d_g, p.d_g_strides, x_is_float(p) ? 4 : 2)))
     return "the channel backward kernel wants log decays and strides that are multiples of 16 bytes";
@@ -55,7 +61,8 @@ Walk base_walk(const ChannelBackward &p) {
 }
 
 // Columns of the state from `first` on.
-int enqueue_columns(Walk walk, const ChannelBackward &p, int32_t first, bool reversed, Stream stream) {
+int enqueue_columns(KernelSet set, Walk walk, const ChannelBackward &p, int32_t first, bool reversed,
+                    Stream stream) {
   walk.adds = first > 0;
   for (Tensor *t : {&walk.a, &walk.b}) {
     t->data = static_cast<char *>(t->data) + int64_t{first} * 2;
@@ -64,23 +71,22 @@ int enqueue_columns(Walk walk, const ChannelBackward &p, int32_t first, bool rev
   walk.c.dim = tile_of(p.q.dim, kMostRows);
   if (walk.state) walk.state += first;
   if (walk.far_state) walk.far_state += first;
-  const auto enqueue = p.dtype == DType::kBFloat16 ? enqueue_bfloat16 : enqueue_float16;
-  return enqueue(walk, p.num_runs, reversed, stream);
+  const bool bfloat16 = p.dtype == DType::kBFloat16;
+  if (set == KernelSet::kHopper)
+    return (bfloat16 ? hopper::enqueue_channel_bfloat16 : hopper::enqueue_channel_float16)(walk, p, reversed,
+                                                                                           stream);
+  return (bfloat16 ? mma::channel::enqueue_bfloat16 : mma::channel::enqueue_float16)(walk, p.num_runs, reversed,
+                                                                                     stream);
 }
 
 }  // namespace
-}  // namespace mma::channel
 
-const char *channel_backward_refusal(const ChannelBackward &pass) { return mma::channel::refusal(pass); }
-
-int mma::channel_walk_shared_bytes(int32_t rows, int32_t columns) {
-  using mma::channel::Layout;
-  if (rows == 128) return columns == 128 ? Layout<128, 128, true>::kBytes : Layout<128, 64, true>::kBytes;
-  return columns == 128 ? Layout<64, 128, true>::kBytes : Layout<64, 64, true>::kBytes;
+const char *channel_backward_refusal(KernelSet set, const ChannelBackward &pass) {
+  if (const char *const why = refusal(pass)) return why;
+  return set == KernelSet::kHopper ? hopper::channel_backward_refusal(pass) : nullptr;
 }
 
-int mma::launch_channel_walk(const ChannelBackward &p, bool reversed, Stream stream) {
-  using namespace mma::channel;
+int launch_channel_walk(KernelSet set, const ChannelBackward &p, bool reversed, Stream stream) {
   Walk walk = base_walk(p);
   if (reversed) {
     walk.a = p.v, walk.b = p.d_o, walk.c = p.q, walk.y = p.d_k, walk.partner = p.k;
@@ -93,19 +99,28 @@ int mma::launch_channel_walk(const ChannelBackward &p, bool reversed, Stream str
   }
   if (p.q.dim % (kMostRows / 2) || p.v.dim % (kMostColumns / 2)) return cudaErrorInvalidValue;
   for (int32_t first = 0; first < p.v.dim; first += tile_of(p.v.dim, kMostColumns))
-    if (const int error = enqueue_columns(walk, p, first, reversed, stream)) return error;
+    if (const int error = enqueue_columns(set, walk, p, first, reversed, stream)) return error;
   return cudaSuccess;
 }
 
-int launch_channel_backward(const ChannelBackward &p, Stream stream) {
+int launch_channel_backward(KernelSet set, const ChannelBackward &p, Stream stream) {
   if (p.num_runs == 0 || p.heads == 0) return cudaSuccess;
-  if (const int error = mma::launch_channel_walk(p, false, stream)) return error;
-  return mma::launch_channel_walk(p, true, stream);
+  if (const int error = launch_channel_walk(set, p, false, stream)) return error;
+  return launch_channel_walk(set, p, true, stream);
 }
 
+// Each device loads those that are made for it.
 int load_channel_backward_kernels() {
-  const int error = mma::channel::load_bfloat16();
-  return error ? error : mma::channel::load_float16();
+  int device = 0, major = 0;
+  if (const cudaError_t error = cudaGetDevice(&device)) return error;
+  if (const cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device))
+    return error;
+  if (major == 9)
+    for (const auto load : {hopper::load_channel_bfloat16, hopper::load_channel_float16})
+      if (const int error = load()) return error;
+  for (const auto load : {mma::channel::load_bfloat16, mma::channel::load_float16})
+    if (const int error = load()) return error;
+  return cudaSuccess;
 }
 
 }  // namespace lasp::gpu

@@ -1,0 +1,546 @@
+// The walking warpgroups of the backward walks with per-channel decay: 64 channels each, by the formulas of
+// ../mma/channel_walk.cuh. The state lies as [64 channels, columns], float32 accumulators in registers for the
+// whole run. Rounded as they lie they are the left operand of y^T = s a^T; c^T times the decay is the left operand
+// of their update and of the scores' product. All factors of products but the inputs are a high and a low part.
+// What belongs to a channel stays in the four lanes that own its row.
+#pragma once
+
+#include "../add_global.cuh"
+#include "../mma/channel_parts.cuh"
+#include "channel_backward_layout.cuh"
+#include "wgmma.cuh"
+
+namespace lasp::gpu::hopper::channel_backward {
+
+using mma::channel::Elements;
+using mma::channel::running_sums;
+using mma::channel::Sum;
+using mma::channel::token_of;
+
+template <typename T, int kHeads, int kColumns, bool kReversed, bool kPlain>
+class Walker {
+  using L = Layout<kHeads, kColumns, kReversed>;
+  using B = Block<kHeads, kColumns, kReversed>;
+  static constexpr int kSteps = kColumns / 16, kCount = kColumns / 2;
+  using Fragment = uint32_t[4];
+
+ public:
+  __device__ __forceinline__ Walker(const Params &p, const B &block, int group)
+      : p_(p),
+        walk_(p.walk),
+        block_(block),
+        group_(group),
+        warp_(threadIdx.x % 128 / 32),
+        lane_(threadIdx.x % 32),
+        channel_(16 * warp_ + lane_ / 4),
+        head_(kHeads == 1 || group == 0 ? block.heads[0] : block.heads[kHeads - 1]),
+        keys_(group * kBox + (lane_ % 8 + lane_ / 16 * 8) * 128 +
+              (((2 * warp_ + (lane_ / 8 & 1)) ^ (lane_ % 8)) << 4)),
+        back_(group * kBox + lane_ / 2 * 128 + (((2 * warp_ + lane_ % 2) ^ (lane_ / 2 & 7)) << 4)) {
+    const int q = lane_ % 4, r = lane_ / 4;
+    const uint32_t from = (2 * group + warp_ / 2) * kBox + 2 * q * 128 + r % 4 * 4,
+                   piece = ((4 * (warp_ % 2) + r / 4) ^ (2 * q)) << 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) full_[i] = from + i % 2 * 128 + (piece ^ (i / 2 << 5) ^ (i % 2 << 4));
+  }
+
+  __device__ __forceinline__ void run(bool exists) {
+    exists_ = exists;
+    y_ = place_of(walk_.y.data, walk_.y.strides, 2), y_bytes_ = uint32_t(2 * walk_.y.strides.token);
+    if (walk_.x) {
+      const int bytes = x_is_float() ? 4 : 2;
+      x_ = place_of(walk_.x, walk_.x_strides, bytes), x_bytes_ = uint32_t(bytes * walk_.x_strides.token);
+      if (!kReversed && !x_is_float())
+        x_low_ = place_of(walk_.partner.data, walk_.partner.strides, 2),
+        x_low_bytes_ = uint32_t(2 * walk_.partner.strides.token);
+    }
+    read_state();
+    if (kReversed && walk_.x)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) boundary_[h] = adds() || !exists_ ? 0.0f : ends()[8 * h];
+    RingIndex<L::kStages> ring;
+#pragma unroll 1
+    for (int32_t n = 0; n < block_.chunks; ++n) {
+      const uint32_t stage = block_.stage(ring.stage);
+      wait_this_round(block_.full(ring.stage), ring);
+      barrier_wait(block_.ready(n), n / L::kBesides % 2);
+      Elements sums[2];
+      read_full(sums[0], stage + L::kG, 0), read_full(sums[1], stage + L::kG, 1);
+      const Way way = Way(__shfl_sync(~0u, int(block_.way(n)), 0));
+      const uint32_t beside = block_.beside(n);
+      if (way != Way::kWhole) scale_state(read_pair(beside + L::kFactor));
+      const Place at = {stage, beside, block_.begin(n), block_.tokens(block_.begin(n))};
+      if (way != Way::kHalves) {
+        take(at, sums);
+      } else {
+#pragma unroll 1
+        for (int i = 0; i < 2; ++i) take_half(at, kReversed ? 1 - i : i);
+      }
+      warp_arrive(block_.empty(ring.stage));
+      ring.next();
+    }
+    if (!kReversed && walk_.x) write_ends();
+  }
+
+ private:
+  struct Place {
+    uint32_t stage, beside;
+    int32_t begin, tokens;
+  };
+
+  __device__ bool x_is_float() const { return kPlain || walk_.x_is_float; }
+  __device__ bool adds() const { return !kPlain && walk_.adds; }
+
+  // ---- Where things are
+
+  __device__ __forceinline__ uint32_t scores(const Place &at) const {
+    return at.beside + (kHeads == 1 ? 0 : group_ * L::kHeadScores);
+  }
+  __device__ __forceinline__ uint32_t side(uint32_t tile) const {
+    return tile + (kHeads == 1 ? 0 : group_ * L::kSidePanels * kBox);
+  }
+  __device__ __forceinline__ uint64_t a(const Place &at) const {
+    return tile_descriptor<128>(side(at.stage + L::kA));
+  }
+  __device__ __forceinline__ uint64_t b(const Place &at) const {
+    const uint32_t from = side(at.stage + L::kB);
+    return kColumns == 128 ? wide_descriptor(from, kBox) : tile_descriptor<128>(from);
+  }
+  // This lane's row of four matrices, 16 tokens by this warp's 16 channels, in this walker's panel of a tile of
+  // keys.
+  __device__ __forceinline__ uint32_t keys_at(uint32_t tile, int half) const {
+    return tile + keys_ + half * (kHalf * 128);
+  }
+  // This lane's elements of 16 tokens in a tile of float32: two panels of 32 channels for a walker.
+  __device__ __forceinline__ void read_full(Elements &to, uint32_t tile, int half) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        to[h][e] = load_shared_float(tile + full_[2 * h + e % 2] + e / 2 * (8 * 128) + half * (kHalf * 128));
+  }
+  // By channel: this lane's two.
+  __device__ __forceinline__ float2 read_pair(uint32_t from) const {
+    const uint32_t at = from + 4 * (kRows * group_ + channel_);
+    return {load_shared_float(at), load_shared_float(at + 32)};
+  }
+
+  // ---- Products
+
+  __device__ __forceinline__ void scale_state(float2 factor) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) s_[i] *= i % 4 < 2 ? factor.x : factor.y;
+  }
+
+  // y += s a, not yet committed.
+  __device__ __forceinline__ void multiply_state(float (&y)[16], uint64_t a) const {
+    constexpr int kTogether = kSteps;
+    static_assert(kSteps % kTogether == 0);
+#pragma unroll
+    for (int first = 0; first < kSteps; first += kTogether) {
+      Fragment high[kTogether], low[kTogether];
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float *const x = s_ + 8 * (first + k) + 2 * i;
+          high[k][i] = pack<T>(x[0], x[1]);
+          low[k][i] = mma::pack_rest<T>(x[0], x[1], high[k][i]);
+        }
+      wgmma_begin();
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        const uint64_t right = advance(a, (first + k) / 4 * kBox + (first + k) % 4 * 32);
+        wgmma<T, false>(y, high[k], right);
+        wgmma<T, false>(y, low[k], right);
+      }
+    }
+  }
+  // y += c P, of pairs of different tokens, with the scores' columns of this half of the tokens.
+  static __device__ __forceinline__ void multiply_scores(float (&y)[16], uint32_t scores, int half,
+                                                         const Fragment &high, const Fragment &low) {
+    const uint64_t of_high = tile_descriptor<64>(scores + L::kHigh), of_low = tile_descriptor<64>(scores + L::kLow);
+    wgmma<T, false>(y, high, advance(of_high, half * 32));
+    wgmma<T, false>(y, low, advance(of_high, half * 32));
+    wgmma<T, false>(y, high, advance(of_low, half * 32));
+  }
+  // s += c b^T, of a half's tokens.
+  __device__ __forceinline__ void update_state(uint64_t b, int half, const Fragment &high, const Fragment &low) {
+    wgmma<T, true>(s_, high, advance(b, half * (kHalf * 128)));
+    wgmma<T, true>(s_, low, advance(b, half * (kHalf * 128)));
+  }
+
+  // c times 2^(from - G), a high and a low part.
+  static __device__ __forceinline__ void scale_tokens(Fragment &high, Fragment &low, const Fragment &c_raw,
+                                                      const Elements &sums, const float (&from)[2]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int h = i % 2, e = i / 2 * 2;
+      high[i] = mma::scale_pair<T>(
+          c_raw[i], float2{exp2_fast(from[h] - sums[h][e]), exp2_fast(from[h] - sums[h][e + 1])}, &low[i]);
+    }
+  }
+  // Of a half, out of y: y 2^(G + from).
+  __device__ __forceinline__ void finish_y(Elements &out, const float (&y)[8], const Elements &sums,
+                                           const float (&left)[2]) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float from = left[h] + walk_.log2_scale;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) out[h][e] = exp2_fast(from + sums[h][e]) * y[e / 2 * 4 + 2 * h + e % 2];
+    }
+  }
+  static __device__ __forceinline__ void take_part(float (&to)[8], const float (&y)[16], int half) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to[i] = half ? y[8 + i] : y[i];
+  }
+
+  // ---- A chunk
+
+  // As a whole: y is finished while the state is updated.
+  __device__ __forceinline__ void take(const Place &at, const Elements (&sums)[2]) {
+    float y[16] = {};
+    multiply_state(y, a(at));
+    const float2 pair = read_pair(at.beside + L::kLeft);
+    const float left[2] = {pair.x, pair.y};
+    Fragment high[2], low[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      Fragment c;
+      load_matrices_transposed(c, keys_at(at.stage + L::kC, half));
+      scale_tokens(high[half], low[half], c, sums[half], {-left[0], -left[1]});
+    }
+    wgmma_begin();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) multiply_scores(y, scores(at), half, high[half], low[half]);
+    wgmma_commit();
+    wgmma_wait<0>(y);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // a warp waits where it begins products: so they are begun between other things
+      const int half = kReversed ? 1 - i : i;
+      wgmma_begin();
+      update_state(b(at), half, high[half], low[half]);
+      float part[8];
+      take_part(part, y, half);
+      Elements out;
+      finish_y(out, part, sums[half], left);
+      leave(at, half, out, true);
+    }
+    wgmma_commit();
+    wgmma_wait<0>(s_);
+  }
+
+  // As a half chunk, of any decay: a state that is s itself before and after.
+  __device__ __forceinline__ void take_half(const Place &at, int half) {
+    Elements sums;
+    float total[2], left[2];
+    read_full(sums, at.stage + L::kG, half);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) total[h] = running_sums < kReversed ? Sum::kAfter : Sum::kForward > (sums[h]);
+    const bool fits = choose_left(left, sums, total);
+    float y[16] = {}, part[8];
+    multiply_state(y, a(at));
+    wgmma_commit();
+    Fragment c, high, low;
+    load_matrices_transposed(c, keys_at(at.stage + L::kC, half));
+    Elements out;
+    if (fits) {
+      scale_tokens(high, low, c, sums, {-left[0], -left[1]});
+      wgmma_begin();
+      multiply_scores(y, scores(at), half, high, low);
+      wgmma_commit();
+      wgmma_wait<0>(y);
+      take_part(part, y, half);
+      finish_y(out, part, sums, left);
+    } else {
+      wgmma_wait<0>(y);
+      take_part(part, y, half);
+      finish_y(out, part, sums, left);
+      add_pairs(out, sums, c, scores(at) + L::kPairs + half * L::kSquare);
+      scale_state({exp2_fast(total[0]), exp2_fast(total[1])});
+      if (!kReversed) {
+        const int last = min(kHalf, at.tokens - half * kHalf) - 1;
+        total[0] = sum_to_last(sums[0], last), total[1] = sum_to_last(sums[1], last);
+      }
+      scale_tokens(high, low, c, sums, {total[0], total[1]});
+    }
+    wgmma_begin();
+    update_state(b(at), half, high, low);
+    wgmma_commit();
+    wgmma_wait<0>(s_);
+    if (fits) scale_state({exp2_fast(left[0] + total[0]), exp2_fast(left[1] + total[1])});
+    leave(at, half, out, fits);
+  }
+
+  // Makes the state 2^left s for this half; false where there is no such L for some channel (it is 0 then).
+  __device__ __forceinline__ bool choose_left(float (&left)[2], const Elements &sums, const float (&total)[2]) {
+    constexpr float kLimit = mma::channel::kLimit<T>;
+    bool beyond = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      left[h] = fabsf(total[h]) > kLimit ? -0.5f * total[h] : 0.0f;
+      beyond |= fabsf(left[h] + total[h]) > kLimit;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) beyond |= fabsf(left[h] + sums[h][e]) > kLimit;
+    }
+    beyond = mma::sync_some_or<128>(2 + group_, beyond);
+    if (beyond) left[0] = left[1] = 0;
+    scale_state({exp2_fast(-left[0]), exp2_fast(-left[1])});
+    return !beyond;
+  }
+
+  // y += c P pair by pair, for any decay; y in its own scale.
+  __device__ __forceinline__ void add_pairs(Elements &y, const Elements &sums, const Fragment &c,
+                                            uint32_t square) const {
+#pragma unroll 1
+    for (int other = 0; other < kHalf; ++other) {
+      const int source = other / 2 % 4;
+      float score[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        score[e] = walk_.scale * load_shared_float(square + token_of(e) * L::kPairRow + other * 4);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float even = other < 8 ? sums[h][0] : sums[h][2], odd = other < 8 ? sums[h][1] : sums[h][3];
+        const float g = __shfl_sync(~0u, other % 2 ? odd : even, source, 4);
+        const float2 two = unpack<T>(__shfl_sync(~0u, other < 8 ? c[h] : c[2 + h], source, 4));
+        const float x = other % 2 ? two.y : two.x;
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          if (kReversed ? other > token_of(e) : other < token_of(e))
+            y[h][e] = fmaf(exp2_fast(sums[h][e] - g) * x, score[e], y[h][e]);
+      }
+    }
+  }
+
+  // The sum up to the run's last token in this half: the total but for rounding, of which a token's own decay to
+  // the end has none this way (../mma/channel_walk.cuh).
+  static __device__ __forceinline__ float sum_to_last(const float (&sums)[4], int last) {
+    const float of_pair = last % 2 ? (last < 8 ? sums[1] : sums[3]) : last < 8 ? sums[0] : sums[2];
+    return __shfl_sync(~0u, of_pair, last / 2 % 4, 4);
+  }
+
+  // ---- Results
+
+  static __device__ __forceinline__ void widen(Elements &to, const Fragment &from) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 x = unpack<T>(from[i]);
+      to[i % 2][i / 2 * 2] = x.x, to[i % 2][i / 2 * 2 + 1] = x.y;
+    }
+  }
+  static __device__ __forceinline__ void round(const Elements &y, Fragment &rounded) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rounded[i] = pack<T>(y[i % 2][i / 2 * 2], y[i % 2][i / 2 * 2 + 1]);
+  }
+
+  // Of a half's tokens: `out` is y without each token's own pair.
+  __device__ __forceinline__ void leave(const Place &at, int half, Elements &out, bool fits) {
+    Fragment raw;
+    Elements c;
+    load_matrices_transposed(raw, keys_at(at.stage + L::kC, half));
+    widen(c, raw);
+    const int32_t token = at.begin + half * kHalf, count = exists_ ? at.tokens - half * kHalf : 0;
+    if (walk_.x) {
+      Elements terms;
+      if (kReversed) decay_gradient(terms, out, c, at, half, fits);
+      store_x(kReversed ? terms : out, at, half, token, count);
+    }
+    const uint32_t square = scores(at) + L::kPairs + half * L::kSquare;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float same = walk_.scale * load_shared_float(square + token_of(e) * (L::kPairRow + 4));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) out[h][e] = fmaf(c[h][e], same, out[h][e]);
+    }
+    Fragment rounded;
+    round(out, rounded);
+    store_halves<true>(rounded, y_, y_bytes_, at, half, token, count);
+  }
+
+  // d_g[t] = <state, gradient> at the half's end + the sum of q x - k y from t on.
+  __device__ __forceinline__ void decay_gradient(Elements &terms, const Elements &y, const Elements &q,
+                                                 const Place &at, int half, bool fits) {
+    load_x(terms, at, half);
+    Fragment raw;
+    Elements k;
+    load_matrices_transposed(raw, keys_at(at.stage + L::kPartner, half));
+    widen(k, raw);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) terms[h][e] = fmaf(-k[h][e], y[h][e], terms[h][e] * q[h][e]);
+    if (!fits) return sum_terms_and_stop(terms, at, half);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float total = running_sums<Sum::kBackward>(terms[h]);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) terms[h][e] += boundary_[h];
+      boundary_[h] += total;
+    }
+  }
+
+  // The same token by token. Nothing passes a decay of 0, and what the sum then holds is rounding: it stops.
+  __device__ __forceinline__ void sum_terms_and_stop(Elements &terms, const Place &at, int of_half) {
+    Elements g;
+    read_full(g, at.stage + L::kG, of_half);
+#pragma unroll
+    for (int half = 1; half >= 0; --half)
+#pragma unroll 1
+      for (int source = 3; source >= 0; --source)
+#pragma unroll
+        for (int odd = 1; odd >= 0; --odd)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int e = 2 * half + odd;
+            const float term = __shfl_sync(~0u, terms[h][e], source, 4);
+            const bool stops = __shfl_sync(~0u, int(g[h][e] <= mma::channel::kNothing), source, 4);
+            boundary_[h] = stops ? 0.0f : boundary_[h] + term;
+            if (lane_ % 4 == source) terms[h][e] = boundary_[h];
+          }
+  }
+
+  // A warp's 16 tokens of 16 channels, of 16 bits each: through its place in c, then 16 bytes a lane. They join
+  // what is there where kMayAdd and the walk adds.
+  template <bool kMayAdd>
+  __device__ __forceinline__ void store_halves(const Fragment &pairs, char *to, uint32_t token_bytes,
+                                               const Place &at, int half, int32_t token, int32_t count) const {
+    __syncwarp();
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     keys_at(at.stage + L::kC, half)),
+                 "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                 : "memory");
+    __syncwarp();
+    const uint4 v = load_shared_16(at.stage + L::kC + back_ + half * (kHalf * 128));
+    if (lane_ / 2 >= count) return;
+    uint4 *const place = reinterpret_cast<uint4 *>(to + uint64_t{uint32_t(token + lane_ / 2)} * token_bytes +
+                                                   32 * warp_ + lane_ % 2 * 16);
+    if (kMayAdd && adds()) return add_global<T>(place, v);
+    *place = v;
+  }
+  // Of this walker's first channel, at the run's first token.
+  __device__ __forceinline__ char *place_of(const void *data, const Strides &strides, int bytes) const {
+    const int64_t at = block_.row * strides.batch + head_ * strides.head + block_.first * strides.token +
+                       block_.tile * (kRows * kWalkers / kHeads) + (kHeads == 1 ? group_ * kRows : 0);
+    return static_cast<char *>(const_cast<void *>(data)) + at * bytes;
+  }
+
+  // x, or reversed d_g.
+  __device__ __forceinline__ void store_x(const Elements &x, const Place &at, int half, int32_t token,
+                                          int32_t count) const {
+    if (!x_is_float()) return store_x_halves(x, at, half, token, count);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (token_of(e) < count) {
+        float *const place =
+            reinterpret_cast<float *>(x_ + uint64_t{uint32_t(token + token_of(e))} * x_bytes_) + channel_;
+        if (adds()) {
+          add_global(place, x[0][e]), add_global(place + 8, x[1][e]);
+        } else {
+          place[0] = x[0][e], place[8] = x[1][e];
+        }
+      }
+  }
+  __device__ __forceinline__ void store_x_halves(const Elements &x, const Place &at, int half, int32_t token,
+                                                 int32_t count) const {
+    Fragment pairs;
+    if constexpr (kReversed) {
+      round(x, pairs);
+      store_halves<false>(pairs, x_, x_bytes_, at, half, token, count);
+    } else {
+#pragma unroll
+      for (int low = 0; low < 2; ++low) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          pairs[i] = __byte_perm(__float_as_uint(x[i % 2][i / 2 * 2]), __float_as_uint(x[i % 2][i / 2 * 2 + 1]),
+                                 low ? 0x5410 : 0x7632);
+        store_halves<false>(pairs, low ? x_low_ : x_, low ? x_low_bytes_ : x_bytes_, at, half, token, count);
+      }
+    }
+  }
+  // What store_x has left.
+  __device__ __forceinline__ void load_x(Elements &x, const Place &at, int half) const {
+    if (adds()) {  // the first columns take all of x
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[h][e] = 0;
+      return;
+    }
+    if (x_is_float()) return read_full(x, at.stage + L::kX, half);
+    Fragment high, low;
+    load_matrices_transposed(high, keys_at(at.stage + L::kX, half));
+    load_matrices_transposed(low, keys_at(at.stage + L::kX + L::kKeys, half));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[i % 2][i / 2 * 2] = __uint_as_float(high[i] << 16 | (low[i] & 0xffff));
+      x[i % 2][i / 2 * 2 + 1] = __uint_as_float((high[i] & 0xffff0000) | low[i] >> 16);
+    }
+  }
+
+  // ---- The state in memory
+
+  __device__ __forceinline__ int64_t state_at(int64_t state) const {
+    return (state * walk_.heads + head_) * walk_.state_size +
+           (block_.tile * int64_t{kRows * kWalkers / kHeads} + (kHeads == 1 ? group_ * kRows : 0) + channel_) *
+               walk_.state_row +
+           lane_ % 4 * 2;
+  }
+  // Calls f(element pair, where it is behind state_at()).
+  template <typename F>
+  __device__ __forceinline__ void each_pair(F f) {
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i)
+      f(s_[2 * i], s_[2 * i + 1], i % 2, i % 2 * 8 * walk_.state_row + i / 2 * 8);
+  }
+  __device__ __forceinline__ void read_state() {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) s_[i] = 0;
+    if (!walk_.state) return;
+    const float *const from = walk_.state + state_at(walk_.runs[block_.index].state);
+    each_pair([&](float &x, float &y, int, int64_t at) {
+      const float2 two = *reinterpret_cast<const float2 *>(from + at);
+      x = two.x * walk_.in_scale, y = two.y * walk_.in_scale;
+    });
+  }
+  __device__ __forceinline__ float *ends() const {
+    return walk_.ends +
+           (block_.index * walk_.heads + head_) * (int64_t{walk_.row_tiles} * kRows * kWalkers / kHeads) +
+           block_.tile * (kRows * kWalkers / kHeads) + (kHeads == 1 ? group_ * kRows : 0) + channel_;
+  }
+  // Forward: <S, dS> of each channel at the run's end.
+  __device__ __forceinline__ void write_ends() {
+    float sum[2] = {0, 0};
+    if (walk_.far_state) {
+      const float *const from = walk_.far_state + state_at(walk_.far_runs[block_.index].state);
+      each_pair([&](float x, float y, int h, int64_t at) {
+        const float2 two = *reinterpret_cast<const float2 *>(from + at);
+        sum[h] = fmaf(x, two.x, fmaf(y, two.y, sum[h]));
+      });
+    }
+    barrier_wait(block_.ready(block_.chunks), block_.chunks / L::kBesides % 2);
+    if (!exists_) return;
+    const float2 left = read_pair(block_.beside(block_.chunks) + L::kLeft);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sum[h] += __shfl_xor_sync(~0u, sum[h], 1);
+      sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
+      float &to = ends()[8 * h];
+      if (lane_ % 4 == 0) to = (adds() ? to : 0.0f) + sum[h] * exp2_fast(h ? left.y : left.x);
+    }
+  }
+
+  const Params &p_;
+  const Walk &walk_;
+  const B &block_;
+  const int group_, warp_, lane_, channel_;
+  const int32_t head_;
+  const uint32_t keys_, back_;                // see keys_at(); of a row of 16 bytes that this lane takes to memory
+  uint32_t full_[4];                          // see read_full()
+  bool exists_ = true;                        // this walker's head
+  char *y_, *x_, *x_low_;                     // see place_of()
+  uint32_t y_bytes_, x_bytes_, x_low_bytes_;  // of a token
+  float s_[kCount], boundary_[2];
+};
+
+}  // namespace lasp::gpu::hopper::channel_backward
