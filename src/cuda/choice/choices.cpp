@@ -1,6 +1,7 @@
 #include "cuda/choice/choices.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "cuda/cut/runs.h"
@@ -31,10 +32,7 @@ class Choosing {
     made_.run_tokens = choose_run_tokens();
     made_.state_tokens = choose_state_tokens();
     if (problem_.backward && made_.tensor_cores) choose_fused();
-    if (problem_.backward && !problem_.bidirectional)
-      made_.channel = !inputs_.has_wide_gradients() &&
-                      kernels_.channel_backward(channel_pass(inputs_, {}, PlanInputs::aligned_buffers(), nullptr,
-                                                             nullptr)) != gpu::KernelSet::kGeneric;
+    if (problem_.backward && !problem_.bidirectional) made_.channel = channel_kernels() != gpu::KernelSet::kGeneric;
     return made_;
   }
 
@@ -43,7 +41,11 @@ class Choosing {
   int64_t choose_recurrent_run_tokens() const;
   int64_t choose_run_tokens() const;
   int64_t choose_state_tokens() const;
-  bool states_fill_device() const;
+  int64_t runs_that_fill_device(int64_t blocks_of_head) const;
+  bool has_hopper_channels() const;
+  gpu::KernelSet channel_kernels() const;
+  bool has_channel_states() const;
+  int64_t channel_state_parts() const;
   void choose_fused();
   int64_t fused_items(int64_t run_tokens) const;
   bool fused_runs_fit(int64_t items) const;
@@ -96,11 +98,34 @@ int64_t Choosing::choose_recurrent_run_tokens() const {
   return std::min((tokens + step - 1) / step * step, int64_t{1} << 28);
 }
 
+// Where decay is per channel the walks in mma/ fit a multiprocessor twice. A block of the kernels in hopper/ has
+// one to itself, and 128 columns of o and dv or 128 channels of dq and dk, where they are 64 of two heads.
+int64_t Choosing::runs_that_fill_device(int64_t blocks_of_head) const {
+  const int64_t items = std::max<int64_t>(1, static_cast<int64_t>(partition_.segments.size())) * problem_.heads;
+  if (problem_.decay != Decay::kChannel) return multiprocessors_ / (items * blocks_of_head);
+  if (!has_hopper_channels()) return 2 * multiprocessors_ / (items * blocks_of_head);
+  const int32_t width =
+      problem_.backward ? std::min(problem_.head_dim_k, problem_.head_dim_v) : problem_.head_dim_v;
+  return multiprocessors_ / ((items * ((width + 63) / 64) + 1) / 2);
+}
+
+bool Choosing::has_hopper_channels() const {
+  gpu::LinearPass pass = inputs_.base_pass({}, kAligned);
+  pass.a = inputs_.q_of(kAligned), pass.b = inputs_.k_of(kAligned), pass.c = inputs_.v_of(kAligned);
+  pass.y = inputs_.o_of(kAligned);
+  if (kernels_.linear_pass(pass) != gpu::KernelSet::kHopper) return false;
+  return !problem_.backward || channel_kernels() == gpu::KernelSet::kHopper;
+}
+
+gpu::KernelSet Choosing::channel_kernels() const {
+  if (inputs_.has_wide_gradients()) return gpu::KernelSet::kGeneric;
+  return kernels_.channel_backward(channel_pass(inputs_, {}, PlanInputs::aligned_buffers(), nullptr, nullptr));
+}
+
 // As long as the blocks still fill the device: each further run costs a pass over k and v to find its state.
 int64_t Choosing::choose_run_tokens() const {
   if (!made_.tensor_cores) return choose_recurrent_run_tokens();
-  // The walks of per-channel decay fit a multiprocessor twice, and have no checkpoints.
-  const bool channel = problem_.decay == Decay::kChannel;
+  const bool channel = problem_.decay == Decay::kChannel;  // without checkpoints
   constexpr int64_t kTile = 64 * kUnequalStateRuns, kFusedTile = std::lcm(kTile, int64_t{gpu::kFusedCheckpoint});
   const int64_t step = channel ? kTile : kFusedTile, longest = step << 20;
   gpu::LinearPass pass = inputs_.base_pass({}, nullptr);
@@ -113,14 +138,11 @@ int64_t Choosing::choose_run_tokens() const {
     pass.state_transposed = true;
     of_head = std::min<int64_t>(of_head, kernels_.linear_pass_blocks(pass));
   }
-  const auto segments = static_cast<int64_t>(partition_.segments.size());
-  const int64_t blocks = std::max<int64_t>(1, segments) * problem_.heads * of_head;
-  const int64_t runs = std::max<int64_t>(1, multiprocessors_ * (channel ? 2 : 1) / blocks);
+  const int64_t runs = std::max<int64_t>(1, runs_that_fill_device(of_head));
   return std::min(longest, ((inputs_.longest_segment() + runs - 1) / runs + step - 1) / step * step);
 }
 
-// The states pass of per-channel decay is bound by memory with a block to a run as it is.
-bool Choosing::states_fill_device() const {
+bool Choosing::has_channel_states() const {
   gpu::LinearPass pass = inputs_.base_pass({}, kAligned);
   pass.b = inputs_.k_of(kAligned), pass.c = inputs_.v_of(kAligned);
   if (!kernels_.channel_states(pass)) return false;
@@ -128,11 +150,21 @@ bool Choosing::states_fill_device() const {
   return !problem_.backward || kernels_.channel_states(pass);
 }
 
+// The states pass of per-channel decay is bound by memory where two of its blocks, of 128 x 128 of a state, are on
+// each multiprocessor.
+int64_t Choosing::channel_state_parts() const {
+  const auto tiles = [](int64_t dim) { return (dim + 127) / 128; };
+  const int64_t runs = (inputs_.longest_segment() + made_.run_tokens - 1) / made_.run_tokens,
+                blocks = runs * std::max<int64_t>(1, static_cast<int64_t>(partition_.segments.size())) *
+                         problem_.heads * tiles(problem_.head_dim_k) * tiles(problem_.head_dim_v);
+  return int64_t(std::bit_floor(uint64_t(std::clamp<int64_t>(2 * multiprocessors_ / blocks, 1, kStateRuns))));
+}
+
 // One run to a segment needs no state found before it, unless another rank does.
 int64_t Choosing::choose_state_tokens() const {
   if (!made_.tensor_cores) return made_.run_tokens;
   const int64_t longest = inputs_.longest_segment();
-  if (longest > made_.run_tokens && states_fill_device()) return made_.run_tokens;
+  if (longest > made_.run_tokens && has_channel_states()) return made_.run_tokens / channel_state_parts();
   if (longest > made_.run_tokens) return made_.run_tokens / (inputs_.forgets() ? kUnequalStateRuns : kStateRuns);
   if (!inputs_.waits() || problem_.decay == Decay::kChannel) return made_.run_tokens;
   const int64_t items = std::max<int64_t>(1, static_cast<int64_t>(partition_.segments.size())) * problem_.heads;

@@ -22,6 +22,25 @@ TEST(Choices, RunsFillTheDevice) {
             "CUDA, compute capability 9.0: tensor-core kernels, runs of 16384 tokens, backward 4096");
 }
 
+// Blocks of hopper/ have a multiprocessor each; those that find states want two on each.
+TEST(Choices, RunsPerChannelFillTheDeviceOnce) {
+  const auto with = [](int32_t heads, int32_t dim, int32_t capability = 90) {
+    Case channel(Decay::kChannel, 16384);
+    Problem &p = channel.problem;
+    p.heads_q = p.heads_k = p.heads_v = p.heads = heads, p.head_dim_k = p.head_dim_v = dim;
+    p.backward = true;
+    return channel.on(capability);
+  };
+  EXPECT_EQ(with(32, 128).run_tokens, 4096) << "128 blocks";
+  EXPECT_EQ(with(32, 128).state_tokens, 2048) << "in two parts";
+  EXPECT_EQ(with(12, 128).run_tokens, 1536) << "132 blocks";
+  EXPECT_EQ(with(12, 128).state_tokens, 768);
+  EXPECT_EQ(with(32, 64).run_tokens, 2048) << "two heads in a block";
+  EXPECT_EQ(with(32, 64).state_tokens, 2048) << "256 blocks, as they are";
+  EXPECT_EQ(with(16, 256).run_tokens, 4096) << "two blocks for the channels of a head";
+  EXPECT_EQ(with(8, 128, 100).run_tokens, 2048) << "two blocks on each, of mma/, four for a head";
+}
+
 TEST(Choices, StatesThatLeaveTheRankAreFoundByParts) {
   const Choices made = Case(Decay::kHead, 32768).on(90, true);
   EXPECT_EQ(made.run_tokens, 32768);
