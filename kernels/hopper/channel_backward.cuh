@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (group < kWalkers) {
     take_registers<L::kWalkerRegisters>();
     const int64_t head = number % p.blocks / p.walk.row_tiles * kHeads + (kHeads == 1 ? 0 : group);
-    Walker<T, kHeads, kColumns, kReversed, kPlain>(p, block, group).run(head < p.walk.heads);
+    Walker<T, kHeads, kColumns, kReversed, kPlain>(p, block, group, head < p.walk.heads).run();
   } else {
     give_registers<L::kHelperRegisters>();
     Helper<T, kHeads, kColumns, kReversed, kPlain>(p, block).run();
