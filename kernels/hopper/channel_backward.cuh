@@ -4,16 +4,17 @@
 //   walkers 0, 1   64 channels each (channel_backward_walk.cuh)
 //   helper         copies; summed decays, Way and scores of a chunk (channel_backward_prepare.cuh)
 //
-// mbarriers:
+// Barriers:
 //
 //   name           arrives            waits     protects
 //   full[stage]    the copy engine    all       a chunk in its stage
-//   ready[n % 2]   helper             walkers   what the helper makes of chunk n
-//   empty[stage]   walkers            helper    both, until the walkers have read them
+//   ready[n % 2]   4 helper warps     walkers   what the helper makes of chunk n; at last of the run's end
+//   empty[stage]   8 walker warps     helper    both, until the walkers have read them
+//   named 1        the helper         itself    decays and cleared rows; its votes on the Way
 //
-//   copies    n+2             | n+3
-//   helper    n+1   |           n+2   |
-//   walkers   products | y of n, update | products | y of n+1, update
+//   copies    n+3 (forward n+4 or n+5) | ..
+//   helper    n+1                      | n+2
+//   walkers   products, y, update of n | of n+1
 #pragma once
 
 #include "../launch.h"

@@ -24,28 +24,30 @@ struct Params {
   int32_t blocks;  // of a run
 };
 
-// How a chunk is walked through (channel_backward_prepare.cuh): as it is; after the state's scale has changed; or
-// as two half chunks.
-enum class Way : int { kWhole, kRescaled, kHalves };
+// How a chunk or a half chunk is walked through (channel_backward_prepare.cuh): as it is; after the state's scale
+// has changed; in halves, each with a Way of its own; or, of a half chunk, pair by pair.
+enum class Way : int { kWhole, kRescaled, kHalves, kPairs };
 
 template <int kHeads, int kColumns, bool kReversed>
 struct Layout {
-  static constexpr int kSidePanels = kColumns / 64;               // of a head's a or b
-  static constexpr int kSide = kHeads * kSidePanels * kBox;       // a, b
-  static constexpr int kKeys = kWalkers * kBox;                   // c, partner
-  static constexpr int kFull = 2 * kKeys;                         // g and x in float32; or x as two halves
-  static constexpr int kWalkerRegisters = kReversed ? 216 : 208;  // 168 at launch, dealt out anew
+  static constexpr int kSidePanels = kColumns / 64;          // of a head's a or b
+  static constexpr int kSide = kHeads * kSidePanels * kBox;  // a, b
+  static constexpr int kKeys = kWalkers * kBox;              // c, partner
+  static constexpr int kFull = 2 * kKeys;                    // g and x in float32; or x as two halves
+  static constexpr int kWalkerRegisters = 208;               // 168 at launch, dealt out anew
   static constexpr int kHelperRegisters = 3 * 168 - kWalkers * kWalkerRegisters;
   // A stage: as the copy engine brings it; then the summed log2 decays in the place of g, and y in that of c.
   static constexpr int kA = 0, kB = kSide, kC = 2 * kSide, kG = kC + kKeys, kX = kG + kFull, kPartner = kX + kFull;
   static constexpr int kStage = kReversed ? kPartner + kKeys : kX;
   // Beside it, for two chunks in turn. Scores P [32, 32] of each head, without the pairs that y leaves out, a high
   // and a low part, swizzled by 64 bytes; its two squares of 16 tokens in float32, rows of kPairRow bytes. By
-  // channel the state's scale, and the factor that takes it there; and the Way.
+  // channel the log2 scale L of the state and the factor that takes it there, of the chunk or of each half; and the
+  // Ways of the chunk and of its halves, in the order of the walk.
   static constexpr int kHigh = 0, kLow = 2048, kPairs = 4096, kPairRow = 96, kSquare = kHalf * kPairRow;
   static constexpr int kHeadScores = kPairs + 2 * kSquare;
-  static constexpr int kLeft = kHeads * kHeadScores, kFactor = kLeft + 4 * kWalkers * kRows,
-                       kWay = kFactor + 4 * kWalkers * kRows, kBeside = (kWay + 4 + 511) / 512 * 512;
+  static constexpr int kOfRows = 4 * kWalkers * kRows;  // a number for each channel
+  static constexpr int kLeft = kHeads * kHeadScores, kFactor = kLeft + 2 * kOfRows, kWays = kFactor + 2 * kOfRows,
+                       kBeside = (kWays + 3 * 4 + 511) / 512 * 512;
   static constexpr int kBesides = 2;
   static constexpr int kAlignment = 1024;                                           // of swizzled panels
   static constexpr int kMost = 227 * 1024 - kAlignment - kBesides * kBeside - 256;  // of all stages
@@ -53,7 +55,9 @@ struct Layout {
   static constexpr int kOfBeside = kStages * kStage;
   static constexpr int kOrigins =
       kOfBeside + kBesides * kBeside;  // [kHeads] of 16 bytes: whose a, b, c and partner
-  static constexpr int kBarriers = kOrigins + 16 * kHeads;
+  static constexpr int kLowPlaces =
+      kOrigins + 16 * kHeads;  // see WalkerMemory::low_place(): 16 bytes for each warp
+  static constexpr int kBarriers = kLowPlaces + 16 * 4 * kWalkers;
   static constexpr int kBytes = kBarriers + 8 * (2 * kStages + kBesides);
   static_assert(kStages >= 3 && kBytes + kAlignment <= 227 * 1024);
 };
@@ -91,8 +95,9 @@ struct Block {
   __device__ __forceinline__ uint32_t beside(int32_t n) const {
     return base + L::kOfBeside + n % L::kBesides * L::kBeside;
   }
-  __device__ __forceinline__ Way &way(int32_t n) const {
-    return *reinterpret_cast<Way *>(memory + (beside(n) - base) + L::kWay);
+  // Of the chunk (0) or of the half that is walked through first (1) or then (2).
+  __device__ __forceinline__ Way &way(int32_t n, int of) const {
+    return reinterpret_cast<Way *>(memory + (beside(n) - base) + L::kWays)[of];
   }
   __device__ __forceinline__ uint32_t barrier(uint32_t i) const { return base + L::kBarriers + 8 * i; }
   __device__ __forceinline__ uint32_t full(uint32_t s) const { return barrier(s); }

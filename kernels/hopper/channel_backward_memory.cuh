@@ -30,26 +30,26 @@ class WalkerMemory {
         walk_(p.walk),
         block_(block),
         group_(group),
-        warp_(threadIdx.x % 128 / 32),
-        lane_(threadIdx.x % 32),
-        channel_(16 * warp_ + lane_ / 4),
+        channel_(int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4),
         head_(kHeads == 1 || group == 0 ? block.heads[0] : block.heads[kHeads - 1]),
-        keys_(group * kBox + (lane_ % 8 + lane_ / 16 * 8) * 128 +
-              (((2 * warp_ + (lane_ / 8 & 1)) ^ (lane_ % 8)) << 4)),
-        back_(group * kBox + lane_ / 2 * 128 + (((2 * warp_ + lane_ % 2) ^ (lane_ / 2 & 7)) << 4)),
         exists_(exists) {
-    const int q = lane_ % 4, r = lane_ / 4;
-    const uint32_t from = (2 * group + warp_ / 2) * kBox + 2 * q * 128 + r % 4 * 4,
-                   piece = ((4 * (warp_ % 2) + r / 4) ^ (2 * q)) << 4;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, q = lane % 4, r = lane / 4;
+    const auto piece_of = [&](int row, int piece) { return row * 128 + (((2 * warp + piece) ^ (row % 8)) << 4); };
+    keys_ = group * kBox + piece_of(lane % 8 + lane / 16 * 8, lane / 8 & 1);
+    back_ = group * kBox + piece_of(lane / 2, lane % 2);
+    const uint32_t from = (2 * group + warp / 2) * kBox + 2 * q * 128 + r % 4 * 4,
+                   piece = ((4 * (warp % 2) + r / 4) ^ (2 * q)) << 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) full_[i] = from + i % 2 * 128 + (piece ^ (i / 2 << 5) ^ (i % 2 << 4));
     y_ = place_of(walk_.y.data, walk_.y.strides, 2), y_bytes_ = uint32_t(2 * walk_.y.strides.token);
     if (walk_.x) {
       const int bytes = x_is_float() ? 4 : 2;
       x_ = place_of(walk_.x, walk_.x_strides, bytes), x_bytes_ = uint32_t(bytes * walk_.x_strides.token);
-      if (!kReversed && !x_is_float())
-        x_low_ = place_of(walk_.partner.data, walk_.partner.strides, 2),
-        x_low_bytes_ = uint32_t(2 * walk_.partner.strides.token);
+      if (!kReversed && !x_is_float()) {
+        char *const low = place_of(walk_.partner.data, walk_.partner.strides, 2);
+        if (lane == 0) low_place() = {low, uint32_t(2 * walk_.partner.strides.token)};
+        __syncwarp();
+      }
     }
   }
 
@@ -109,9 +109,10 @@ class WalkerMemory {
                  : "memory");
     __syncwarp();
     const uint4 v = load_shared_16(at.stage + L::kC + back_ + half * (kHalf * 128));
-    if (lane_ / 2 >= count) return;
-    uint4 *const place = reinterpret_cast<uint4 *>(to + uint64_t{uint32_t(token + lane_ / 2)} * token_bytes +
-                                                   32 * warp_ + lane_ % 2 * 16);
+    const int thread = mma::thread_again() % 128, row = thread % 32 / 2;
+    if (row >= count) return;
+    uint4 *const place = reinterpret_cast<uint4 *>(to + uint64_t{uint32_t(token + row)} * token_bytes +
+                                                   thread / 32 * 32 + thread % 2 * 16);
     if (kMayAdd && adds()) return add_global<T>(place, v);
     *place = v;
   }
@@ -120,6 +121,15 @@ class WalkerMemory {
     const int64_t at = block_.row * strides.batch + head_ * strides.head + block_.first * strides.token +
                        block_.tile * (kRows * kWalkers / kHeads) + (kHeads == 1 ? group_ * kRows : 0);
     return static_cast<char *>(const_cast<void *>(data)) + at * bytes;
+  }
+
+  // Where the low halves of x go. There is no register for it.
+  struct RowPlace {
+    char *first;  // see place_of()
+    uint32_t token_bytes;
+  };
+  __device__ __forceinline__ RowPlace &low_place() const {
+    return reinterpret_cast<RowPlace *>(block_.memory + L::kLowPlaces)[threadIdx.x / 32];
   }
 
   // x, or reversed d_g.
@@ -151,7 +161,8 @@ class WalkerMemory {
         for (int i = 0; i < 4; ++i)
           pairs[i] = __byte_perm(__float_as_uint(x[i % 2][i / 2 * 2]), __float_as_uint(x[i % 2][i / 2 * 2 + 1]),
                                  low ? 0x5410 : 0x7632);
-        store_halves<false>(pairs, low ? x_low_ : x_, low ? x_low_bytes_ : x_bytes_, at, half, token, count);
+        const RowPlace to = low ? low_place() : RowPlace{x_, x_bytes_};
+        store_halves<false>(pairs, to.first, to.token_bytes, at, half, token, count);
       }
     }
   }
@@ -179,7 +190,7 @@ class WalkerMemory {
     return (state * walk_.heads + head_) * walk_.state_size +
            (block_.tile * int64_t{kRows * kWalkers / kHeads} + (kHeads == 1 ? group_ * kRows : 0) + channel_) *
                walk_.state_row +
-           lane_ % 4 * 2;
+           mma::thread_again() % 4 * 2;
   }
   __device__ __forceinline__ float *ends() const {
     return walk_.ends +
@@ -190,13 +201,13 @@ class WalkerMemory {
   const Params &p_;
   const Walk &walk_;
   const B &block_;
-  const int group_, warp_, lane_, channel_;
+  const int group_, channel_;
   const int32_t head_;
-  const uint32_t keys_, back_;                // see keys_at(); of a row of 16 bytes that this lane takes to memory
-  uint32_t full_[4];                          // see read_full()
-  const bool exists_;                         // this walker's head
-  char *y_, *x_, *x_low_;                     // see place_of()
-  uint32_t y_bytes_, x_bytes_, x_low_bytes_;  // of a token
+  uint32_t keys_, back_;        // see keys_at(); of a row of 16 bytes that this lane takes to memory
+  uint32_t full_[4];            // see read_full()
+  const bool exists_;           // this walker's head
+  char *y_, *x_;                // see place_of()
+  uint32_t y_bytes_, x_bytes_;  // of a token
 };
 
 }  // namespace lasp::gpu::hopper::channel_backward

@@ -3,7 +3,8 @@
 //
 // A thread has a channel. The state of the walks is 2^L s with an L for each channel (../mma/channel_walk.cuh). L
 // takes up the decays of chunk after chunk, so that s is multiplied only when the factors of the next chunk would
-// leave their limits. Where no L keeps a chunk's factors within them, the chunk goes as two half chunks.
+// leave their limits. Where no L keeps a chunk's factors within them, the chunk goes as two half
+// chunks; where none keeps a half chunk's, its decays stay as they are, and its pairs go one by one.
 #pragma once
 
 #include "../mma/channel_parts.cuh"
@@ -142,35 +143,70 @@ class Helper {
     for (int t = 0; t < kTokens; ++t) to[t] = clamped_log2(to[t]);
   }
 
-  // The sum of log2 decays from the state's end of the chunk to each token: forward up to it, reversed after it. Of
-  // half chunks the decays as they are.
-  __device__ __forceinline__ void sum_decays(uint32_t stage, uint32_t beside, int32_t n) {
-    float decay[kTokens], sum = 0, least = 0, most = 0;
-    read_decays(decay, stage + L::kG);
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-      const int t = kReversed ? kTokens - 1 - i : i;
-      const float next = sum + decay[t];
-      store_shared_float(full_at(stage + L::kG, t), kReversed ? sum : next);
-      sum = next, least = fminf(least, sum), most = fmaxf(most, sum);
+  // Sums of log2 decays from the state's end of some tokens on: forward up to a token, reversed after it.
+  struct Sums {
+    float least = 0, most = 0, total = 0;
+    __device__ __forceinline__ bool beyond(float left) const {
+      return left + least < -kLimit || left + most > kLimit;
     }
-    const auto beyond = [&](float left) { return left + least < -kLimit || left + most > kLimit; };
+  };
+  // Of kCount tokens that begin at `first`; written in place of the decays.
+  template <int kCount>
+  __device__ __forceinline__ Sums put_sums(const float (&decay)[kCount], uint32_t g, int first) const {
+    Sums sums;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int t = kReversed ? kCount - 1 - i : i;
+      const float next = sums.total + decay[t];
+      store_shared_float(full_at(g, first + t), kReversed ? sums.total : next);
+      sums.total = next, sums.least = fminf(sums.least, next), sums.most = fmaxf(sums.most, next);
+    }
+    return sums;
+  }
+  template <int kCount>
+  __device__ __forceinline__ void put_decays(const float (&decay)[kCount], uint32_t g, int first) const {
+#pragma unroll
+    for (int t = 0; t < kCount; ++t) store_shared_float(full_at(g, first + t), decay[t]);
+  }
+
+  // Makes L fit, with what walkers need to know of it; `none` and an L of 0 where there is no such L.
+  __device__ __forceinline__ Way choose_left(const Sums &sums, Way none, uint32_t left, uint32_t factor) {
     Way way = Way::kWhole;
-    if (sync_or(beyond(left_))) {
-      const float chosen = beyond(0) ? -0.5f * (least + most) : 0.0f;
-      way = sync_or(beyond(chosen)) ? Way::kHalves : Way::kRescaled;
-      const float to = way == Way::kHalves ? 0.0f : chosen;
-      store_shared_float(beside + L::kFactor + 4 * thread_, exp2_fast(left_ - to));
+    if (sync_or(sums.beyond(left_))) {
+      const float chosen = sums.beyond(0) ? -0.5f * (sums.least + sums.most) : 0.0f;
+      way = sync_or(sums.beyond(chosen)) ? none : Way::kRescaled;
+      if (way == Way::kHalves) return way;
+      const float to = way == none ? 0.0f : chosen;
+      store_shared_float(factor + 4 * thread_, exp2_fast(left_ - to));
       left_ = to;
     }
-    store_shared_float(beside + L::kLeft + 4 * thread_, left_);
-    if (way == Way::kHalves) {
-#pragma unroll
-      for (int t = 0; t < kTokens; ++t) store_shared_float(full_at(stage + L::kG, t), decay[t]);
-    } else {
-      left_ += sum;
+    store_shared_float(left + 4 * thread_, left_);
+    if (way != none) left_ += sums.total;
+    return way;
+  }
+
+  __device__ __forceinline__ void sum_decays(uint32_t stage, uint32_t beside, int32_t n) {
+    const uint32_t g = stage + L::kG;
+    {
+      float decay[kTokens];
+      read_decays(decay, g);
+      const Sums sums = put_sums(decay, g, 0);
+      const Way way = choose_left(sums, Way::kHalves, beside + L::kLeft, beside + L::kFactor);
+      if (thread_ == 0) block_.way(n, 0) = way;
+      if (way != Way::kHalves) return;
+      put_decays(decay, g, 0);
     }
-    if (thread_ == 0) block_.way(n) = way;
+#pragma unroll 1
+    for (int i = 0; i < 2; ++i) {
+      const int first = (kReversed ? 1 - i : i) * kHalf, of_half = i * L::kOfRows;
+      float decay[kHalf];
+#pragma unroll
+      for (int t = 0; t < kHalf; ++t) decay[t] = load_shared_float(full_at(g, first + t));
+      const Sums sums = put_sums(decay, g, first);
+      const Way way = choose_left(sums, Way::kPairs, beside + L::kLeft + of_half, beside + L::kFactor + of_half);
+      if (thread_ == 0) block_.way(n, 1 + i) = way;
+      if (way == Way::kPairs) put_decays(decay, g, first);
+    }
   }
 
   // P = a b^T. Each warp has 16 rows and 16 columns.

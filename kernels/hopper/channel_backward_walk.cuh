@@ -16,7 +16,7 @@ using mma::channel::Sum;
 template <typename T, int kHeads, int kColumns, bool kReversed, bool kPlain>
 class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
   using Memory = WalkerMemory<T, kHeads, kColumns, kReversed, kPlain>;
-  using Memory::adds, Memory::block_, Memory::ends, Memory::exists_, Memory::group_, Memory::keys_at, Memory::lane_,
+  using Memory::adds, Memory::block_, Memory::ends, Memory::exists_, Memory::group_, Memory::keys_at,
       Memory::load_x, Memory::read_full, Memory::read_pair, Memory::round, Memory::scores, Memory::side,
       Memory::state_at, Memory::store_halves, Memory::store_x, Memory::walk_, Memory::widen, Memory::y_,
       Memory::y_bytes_;
@@ -41,15 +41,15 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
       barrier_wait(block_.ready(n), n / L::kBesides % 2);
       Elements sums[2];
       read_full(sums[0], stage + L::kG, 0), read_full(sums[1], stage + L::kG, 1);
-      const Way way = Way(__shfl_sync(~0u, int(block_.way(n)), 0));
+      const Way way = read_way(n, 0);
       const uint32_t beside = block_.beside(n);
-      if (way != Way::kWhole) scale_state(read_pair(beside + L::kFactor));
+      if (way == Way::kRescaled) scale_state(read_pair(beside + L::kFactor));
       const Place at = {stage, beside, block_.begin(n), block_.tokens(block_.begin(n))};
       if (way != Way::kHalves) {
         take(at, sums);
       } else {
 #pragma unroll 1
-        for (int i = 0; i < 2; ++i) take_half(at, kReversed ? 1 - i : i);
+        for (int i = 0; i < 2; ++i) take_half(at, i, read_way(n, 1 + i));
       }
       warp_arrive(block_.empty(ring.stage));
       ring.next();
@@ -166,20 +166,24 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
     wgmma_wait<0>(s_);
   }
 
-  // As a half chunk, of any decay: a state that is s itself before and after.
-  __device__ __forceinline__ void take_half(const Place &at, int half) {
-    Elements sums;
-    float total[2], left[2];
-    read_full(sums, at.stage + L::kG, half);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) total[h] = running_sums < kReversed ? Sum::kAfter : Sum::kForward > (sums[h]);
-    const bool fits = choose_left(left, sums, total);
+  __device__ __forceinline__ Way read_way(int32_t n, int of) const {
+    return Way(__shfl_sync(~0u, int(block_.way(n, of)), 0));
+  }
+
+  // As the i-th of two half chunks.
+  __device__ __forceinline__ void take_half(const Place &at, int i, Way way) {
+    const int half = kReversed ? 1 - i : i;
+    const bool fits = way != Way::kPairs;
+    if (way != Way::kWhole) scale_state(read_pair(at.beside + L::kFactor + i * L::kOfRows));
+    const float2 pair = read_pair(at.beside + L::kLeft + i * L::kOfRows);
+    const float left[2] = {pair.x, pair.y};
     float y[16] = {}, part[8];
     multiply_state(y, a(at));
     wgmma_commit();
+    Elements sums, out;
+    read_full(sums, at.stage + L::kG, half);
     Fragment c, high, low;
     load_matrices_transposed(c, keys_at(at.stage + L::kC, half));
-    Elements out;
     if (fits) {
       scale_tokens(high, low, c, sums, {-left[0], -left[1]});
       wgmma_begin();
@@ -189,6 +193,9 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
       take_part(part, y, half);
       finish_y(out, part, sums, left);
     } else {
+      float total[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) total[h] = running_sums < kReversed ? Sum::kAfter : Sum::kForward > (sums[h]);
       wgmma_wait<0>(y);
       take_part(part, y, half);
       finish_y(out, part, sums, left);
@@ -203,32 +210,14 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
     wgmma_begin();
     update_state(b(at), half, high, low);
     wgmma_commit();
-    wgmma_wait<0>(s_);
-    if (fits) scale_state({exp2_fast(left[0] + total[0]), exp2_fast(left[1] + total[1])});
     leave(at, half, out, fits);
-  }
-
-  // Makes the state 2^left s for this half; false where there is no such L for some channel (it is 0 then).
-  __device__ __forceinline__ bool choose_left(float (&left)[2], const Elements &sums, const float (&total)[2]) {
-    constexpr float kLimit = mma::channel::kLimit<T>;
-    bool beyond = false;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      left[h] = fabsf(total[h]) > kLimit ? -0.5f * total[h] : 0.0f;
-      beyond |= fabsf(left[h] + total[h]) > kLimit;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) beyond |= fabsf(left[h] + sums[h][e]) > kLimit;
-    }
-    beyond = mma::sync_some_or<128>(2 + group_, beyond);
-    if (beyond) left[0] = left[1] = 0;
-    scale_state({exp2_fast(-left[0]), exp2_fast(-left[1])});
-    return !beyond;
+    wgmma_wait<0>(s_);
   }
 
   // y += c P pair by pair, for any decay; y in its own scale.
   __device__ __forceinline__ void add_pairs(Elements &y, const Elements &sums, const Fragment &c,
                                             uint32_t square) const {
-#pragma unroll 1
+#pragma unroll 2
     for (int other = 0; other < kHalf; ++other) {
       const int source = other / 2 % 4;
       float score[4];
@@ -320,7 +309,7 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
             const float term = __shfl_sync(~0u, terms[h][e], source, 4);
             const bool stops = __shfl_sync(~0u, int(g[h][e] <= mma::channel::kNothing), source, 4);
             boundary_[h] = stops ? 0.0f : boundary_[h] + term;
-            if (lane_ % 4 == source) terms[h][e] = boundary_[h];
+            if (mma::thread_again() % 4 == source) terms[h][e] = boundary_[h];
           }
   }
 
@@ -361,7 +350,7 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
       sum[h] += __shfl_xor_sync(~0u, sum[h], 1);
       sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
       float &to = ends()[8 * h];
-      if (lane_ % 4 == 0) to = (adds() ? to : 0.0f) + sum[h] * exp2_fast(h ? left.y : left.x);
+      if (mma::thread_again() % 4 == 0) to = (adds() ? to : 0.0f) + sum[h] * exp2_fast(h ? left.y : left.x);
     }
   }
 

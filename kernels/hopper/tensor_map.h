@@ -17,7 +17,7 @@ bool encode_tensor_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t
                        uint32_t columns);
 
 // Boxes of `rows` tokens and `panels` panels of 128 bytes, 64 columns or 32 of float32, which lie in shared memory
-// one after the other, each swizzled by its width.
+// one after the other, each swizzled by 128 bytes.
 bool encode_panels_map(CUtensorMap &map, const Tensor &t, int64_t batch, int64_t tokens, DType dtype, uint32_t rows,
                        uint32_t panels);
 // The same of one panel that begins at any column: zero beyond the tensor's width, which is any multiple of 8.

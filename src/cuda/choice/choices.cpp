@@ -98,15 +98,17 @@ int64_t Choosing::choose_recurrent_run_tokens() const {
   return std::min((tokens + step - 1) / step * step, int64_t{1} << 28);
 }
 
-// Where decay is per channel the walks in mma/ fit a multiprocessor twice. A block of the kernels in hopper/ has
-// one to itself, and 128 columns of o and dv or 128 channels of dq and dk, where they are 64 of two heads.
+// Where decay is per channel, two blocks of the walks in mma/ fit a multiprocessor, and one of the kernels in
+// hopper/. There a block has 128 columns of o or dv, or 128 channels of dq and dk. Where K is 64 it has 64 of two
+// heads.
 int64_t Choosing::runs_that_fill_device(int64_t blocks_of_head) const {
-  const int64_t items = std::max<int64_t>(1, static_cast<int64_t>(partition_.segments.size())) * problem_.heads;
-  if (problem_.decay != Decay::kChannel) return multiprocessors_ / (items * blocks_of_head);
+  const Problem &p = problem_;
+  const int64_t items = std::max<int64_t>(1, static_cast<int64_t>(partition_.segments.size())) * p.heads;
+  if (p.decay != Decay::kChannel) return multiprocessors_ / (items * blocks_of_head);
   if (!has_hopper_channels()) return 2 * multiprocessors_ / (items * blocks_of_head);
-  const int32_t width =
-      problem_.backward ? std::min(problem_.head_dim_k, problem_.head_dim_v) : problem_.head_dim_v;
-  return multiprocessors_ / ((items * ((width + 63) / 64) + 1) / 2);
+  if (p.head_dim_k == 64) return multiprocessors_ / ((items * ((p.head_dim_v + 63) / 64) + 1) / 2);
+  const int64_t width = p.backward ? std::min(p.head_dim_k, p.head_dim_v) : p.head_dim_v;
+  return multiprocessors_ / (items * ((width + 127) / 128));
 }
 
 bool Choosing::has_hopper_channels() const {
@@ -150,10 +152,11 @@ bool Choosing::has_channel_states() const {
   return !problem_.backward || kernels_.channel_states(pass);
 }
 
-// The states pass of per-channel decay is bound by memory where two of its blocks, of 128 x 128 of a state, are on
-// each multiprocessor.
+// The states pass of per-channel decay has a block for each tile of the state. With two blocks on each
+// multiprocessor it is bound by memory. Runs of the kernels in hopper/ are fewer than that.
 int64_t Choosing::channel_state_parts() const {
-  const auto tiles = [](int64_t dim) { return (dim + 127) / 128; };
+  if (!has_hopper_channels()) return 1;
+  const auto tiles = [](int64_t dim) { return dim % 128 == 0 ? dim / 128 : dim / 64; };
   const int64_t runs = (inputs_.longest_segment() + made_.run_tokens - 1) / made_.run_tokens,
                 blocks = runs * std::max<int64_t>(1, static_cast<int64_t>(partition_.segments.size())) *
                          problem_.heads * tiles(problem_.head_dim_k) * tiles(problem_.head_dim_v);

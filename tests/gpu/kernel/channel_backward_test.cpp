@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "../../../kernels/channel_backward.h"
@@ -286,6 +287,11 @@ std::vector<Case> make_cases() {
   add("K 128, V 64", [&](Case &c) { ragged(c), c.v_dim = 64; });
   add("K 64, V 64", [&](Case &c) { ragged(c), c.k_dim = c.v_dim = 64; });
   add("K 64, V 64, odd heads", [&](Case &c) { ragged(c), c.k_dim = c.v_dim = 64, c.heads = c.v_heads = 3; });
+  add("around a chunk", [&](Case &c) {
+    c.runs = {make_run(0, 0, 31, 0), make_run(0, 31, 33, 1), make_run(0, 64, 0, 2), make_run(0, 64, 32, 3),
+              make_run(0, 96, 17, 2)};
+  });
+  add("K 384, V 128", [&](Case &c) { ragged(c), c.k_dim = 384; });
   add("grouped v", [&](Case &c) { ragged(c), c.v_heads = 1; });
   add("float16", [&](Case &c) { ragged(c), c.dtype = DType::kFloat16; });
   add("float16, quite strong", [&](Case &c) { ragged(c), c.dtype = DType::kFloat16, c.strongest = 1.5f; });
@@ -295,6 +301,7 @@ std::vector<Case> make_cases() {
   const auto rounds = [&](Case &c) { ragged(c), c.decay_dtype = c.dtype, c.rounds_d_g = true; };
   add("decay in bfloat16, too", [&](Case &c) { rounds(c), c.padding = 24; });
   add("the same, K 64, V 64", [&](Case &c) { rounds(c), c.k_dim = c.v_dim = 64; });
+  add("the same, K 64, V 64, odd", [&](Case &c) { rounds(c), c.k_dim = c.v_dim = 64, c.heads = c.v_heads = 3; });
   add("the same, K 256, V 128", [&](Case &c) { rounds(c), c.k_dim = 256; });
   add("the same, strong", [&](Case &c) { rounds(c), c.strongest = 40; });
   add("the same, float16", [&](Case &c) { c.dtype = DType::kFloat16, rounds(c); });
@@ -330,15 +337,15 @@ void fill(const DeviceMemory &memory, const std::vector<T> &block) {
           "fill");
 }
 
-// B1 H32 T16384 K=V=128 bfloat16, rows cut into runs.
-void time_runs(KernelSet set, int pieces, double bytes_per_ms) {
+// B1 H32 T16384 K=V=128 bfloat16, rows cut into runs; log decays are -0.05 `times` on average.
+void time_runs(KernelSet set, int pieces, float times, double bytes_per_ms) {
   constexpr int64_t kTokens = 16384, kHeads = 32, kDim = 128, kCount = kTokens * kHeads * kDim;
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   std::vector<uint16_t> half(1 << 20);
   for (uint16_t &x : half) x = round_to(DType::kBFloat16, normal(random));
   std::vector<float> decays(1 << 20), numbers(1 << 20);
-  for (float &x : decays) x = -std::log1p(std::exp(normal(random))) / 16;
+  for (float &x : decays) x = -std::log1p(std::exp(normal(random))) / 16 * times;
   for (float &x : numbers) x = normal(random);
   DeviceMemory q(kCount * 2), k(kCount * 2), v(kCount * 2), d_o(kCount * 2), d_q(kCount * 2), d_k(kCount * 2),
       g(kCount * 4), d_g(kCount * 4), state(pieces * kHeads * kDim * kDim * 4), d_state(state.bytes),
@@ -366,7 +373,7 @@ void time_runs(KernelSet set, int pieces, double bytes_per_ms) {
     std::printf("  %s %.3f ms (%.0f%% of %.0f units)", name, ms, 100 * units * 2 * kCount / bytes_per_ms / ms,
                 units);
   };
-  std::printf("%-6s %d runs a row:", name_of(set), pieces);
+  std::printf("%-6s %d runs a row, decays times %g:", name_of(set), pieces, times);
   measure("dq", false, 6), measure("dk", true, 6);
   pass.d_g = static_cast<float *>(d_g.data);
   measure("dq and x", false, 8), measure("dk and d_g", true, 11);
@@ -382,7 +389,9 @@ void time_all() {
   std::printf("device copy %.2f TB/s\n", bytes_per_ms * 1e-9);
   for (const KernelSet set : {KernelSet::kMma, KernelSet::kHopper})
     if (set != KernelSet::kHopper || is_hopper())
-      for (const int pieces : {4, 8, 16}) time_runs(set, pieces, bytes_per_ms);
+      for (const auto &[pieces, times] :
+           {std::pair{4, 1.0f}, {8, 1.0f}, {16, 1.0f}, {8, 30.0f}, {8, 100.0f}, {8, 1000.0f}})
+        time_runs(set, pieces, times, bytes_per_ms);
 }
 
 }  // namespace

@@ -24,10 +24,11 @@ TEST(Choices, RunsFillTheDevice) {
 
 // Blocks of hopper/ have a multiprocessor each; those that find states want two on each.
 TEST(Choices, RunsPerChannelFillTheDeviceOnce) {
-  const auto with = [](int32_t heads, int32_t dim, int32_t capability = 90) {
+  const auto with = [](int32_t heads, int32_t dim, int32_t capability = 90, int32_t dim_v = 0) {
     Case channel(Decay::kChannel, 16384);
     Problem &p = channel.problem;
-    p.heads_q = p.heads_k = p.heads_v = p.heads = heads, p.head_dim_k = p.head_dim_v = dim;
+    p.heads_q = p.heads_k = p.heads_v = p.heads = heads;
+    p.head_dim_k = dim, p.head_dim_v = dim_v > 0 ? dim_v : dim;
     p.backward = true;
     return channel.on(capability);
   };
@@ -38,6 +39,9 @@ TEST(Choices, RunsPerChannelFillTheDeviceOnce) {
   EXPECT_EQ(with(32, 64).run_tokens, 2048) << "two heads in a block";
   EXPECT_EQ(with(32, 64).state_tokens, 2048) << "256 blocks, as they are";
   EXPECT_EQ(with(16, 256).run_tokens, 4096) << "two blocks for the channels of a head";
+  EXPECT_EQ(with(32, 128, 90, 64).run_tokens, 4096) << "128 blocks, of 64 columns";
+  EXPECT_EQ(with(16, 128, 90, 256).run_tokens, 2048) << "a block for the channels of a head";
+  EXPECT_EQ(with(8, 128, 100).state_tokens, 2048) << "as they are";
   EXPECT_EQ(with(8, 128, 100).run_tokens, 2048) << "two blocks on each, of mma/, four for a head";
 }
 
