@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -96,11 +97,15 @@ TEST_F(GpuTrace, TheDeviceWorksBetweenTheCallAndTheEndOfTheWait) {
 }
 
 TEST_F(GpuTrace, WorkThatIsNotDoneIsCountedAndComesLater) {
-  gpu::delay(stream_);
+  std::promise<void> read;
+  std::future<void> held = read.get_future();
+  gpu::call(
+      stream_, [](void *until) { static_cast<std::future<void> *>(until)->wait(); }, &held);
   forward();
   std::string text = written();
   EXPECT_NE(text.find("\"device_unfinished\":1,"), std::string::npos) << text;
   EXPECT_TRUE(spans(text, "lasp forward").empty());
+  read.set_value();
   gpu::wait(stream_);
   text = written();
   EXPECT_NE(text.find("\"device_unfinished\":0,"), std::string::npos) << text;

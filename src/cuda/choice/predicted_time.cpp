@@ -14,6 +14,7 @@ enum class Family {
   kMmaThree,
   kChannelForward,
   kChannelWhole,  // of sequences that are one run each: without the states of runs
+  kMmaWalks,
   kChannelWalks
 };
 
@@ -56,10 +57,14 @@ constexpr Measured kMeasured[] = {
     {Family::kChannelForward, 256 * 256, {0, 0, 0, 0.22}},
     {Family::kChannelWhole, 128 * 128 - 1, {}},
     {Family::kChannelWhole, 128 * 128, {0, 0, 0, 0.82}},
-    {Family::kChannelWalks, 64 * 64, {0, 0, 0, 0.25}},
-    {Family::kChannelWalks, 128 * 128, {0, 0, 0, 0.23}},
-    {Family::kChannelWalks, 128 * 256, {0, 0, 0, 0.13}},
-    {Family::kChannelWalks, 256 * 256, {0, 0, 0, 0.12}},
+    {Family::kMmaWalks, 64 * 64, {0, 0, 0, 0.25}},
+    {Family::kMmaWalks, 128 * 128, {0, 0, 0, 0.23}},
+    {Family::kMmaWalks, 128 * 256, {0, 0, 0, 0.13}},
+    {Family::kMmaWalks, 256 * 256, {0, 0, 0, 0.12}},
+    {Family::kChannelWalks, 64 * 64, {0, 0, 0, 0.32}},
+    {Family::kChannelWalks, 128 * 128, {0, 0, 0, 0.30}},
+    {Family::kChannelWalks, 128 * 256, {0, 0, 0, 0.18}},
+    {Family::kChannelWalks, 256 * 256, {0, 0, 0, 0.15}},
 };
 // Launches, tables and the first tiles: what a pass over few tokens takes.
 constexpr double kForwardStart = 8, kBackwardStart = 20;  // us
@@ -91,7 +96,11 @@ Family family_of(const PlanInputs &inputs, const Choices &choices, const KernelF
                                                                              : Family::kChannelForward;
   if (!backward) return hopper ? Family::kHopperForward : Family::kMmaForward;
   if (choices.fused) return Family::kFused;
-  if (choices.channel) return Family::kChannelWalks;
+  if (choices.channel) {
+    const gpu::ChannelBackward walks = channel_pass(inputs, {}, PlanInputs::aligned_buffers(), nullptr, nullptr);
+    const bool by_wgmma = kernels.channel_backward(walks) == gpu::KernelSet::kHopper;
+    return by_wgmma ? Family::kChannelWalks : Family::kMmaWalks;
+  }
   return hopper ? Family::kHopperThree : Family::kMmaThree;
 }
 
