@@ -105,11 +105,6 @@ struct Block {
   __device__ __forceinline__ uint32_t ready(int32_t n) const { return barrier(2 * L::kStages + n % L::kBesides); }
 };
 
-__device__ __forceinline__ float load_shared_float(uint32_t from) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
-  return x;
-}
 __device__ __forceinline__ void store_shared_float(uint32_t to, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
 }

@@ -9,6 +9,7 @@
 namespace lasp::gpu::hopper::channel_backward {
 
 using mma::channel::Elements;
+using mma::channel::read_shared;
 using mma::channel::token_of;
 using Fragment = uint32_t[4];  // of a warp: 16 channels by 16 tokens
 
@@ -26,8 +27,7 @@ class WalkerMemory {
   using B = Block<kHeads, kColumns, kReversed>;
 
   __device__ __forceinline__ WalkerMemory(const Params &p, const B &block, int group, bool exists)
-      : p_(p),
-        walk_(p.walk),
+      : walk_(p.walk),
         block_(block),
         group_(group),
         channel_(int(threadIdx.x) % 128 / 32 * 16 + int(threadIdx.x) % 32 / 4),
@@ -75,12 +75,12 @@ class WalkerMemory {
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        to[h][e] = load_shared_float(tile + full_[2 * h + e % 2] + e / 2 * (8 * 128) + half * (kHalf * 128));
+        to[h][e] = read_shared(tile + full_[2 * h + e % 2] + e / 2 * (8 * 128) + half * (kHalf * 128));
   }
   // By channel: this lane's two.
   __device__ __forceinline__ float2 read_pair(uint32_t from) const {
     const uint32_t at = from + 4 * (kRows * group_ + channel_);
-    return {load_shared_float(at), load_shared_float(at + 32)};
+    return {read_shared(at), read_shared(at + 32)};
   }
 
   static __device__ __forceinline__ void widen(Elements &to, const Fragment &from) {
@@ -198,7 +198,6 @@ class WalkerMemory {
            block_.tile * (kRows * kWalkers / kHeads) + (kHeads == 1 ? group_ * kRows : 0) + channel_;
   }
 
-  const Params &p_;
   const Walk &walk_;
   const B &block_;
   const int group_, channel_;

@@ -3,8 +3,8 @@
 //
 // A thread has a channel. The state of the walks is 2^L s with an L for each channel (../mma/channel_walk.cuh). L
 // takes up the decays of chunk after chunk, so that s is multiplied only when the factors of the next chunk would
-// leave their limits. Where no L keeps a chunk's factors within them, the chunk goes as two half
-// chunks; where none keeps a half chunk's, its decays stay as they are, and its pairs go one by one.
+// leave their limits. Where no L keeps a chunk's factors within them, the chunk goes as two half chunks. Where none
+// keeps a half chunk's, its decays stay as they are, and its pairs go one by one.
 #pragma once
 
 #include "../mma/channel_parts.cuh"
@@ -12,6 +12,8 @@
 #include "channel_backward_layout.cuh"
 
 namespace lasp::gpu::hopper::channel_backward {
+
+using mma::channel::read_shared;
 
 template <typename T, int kHeads, int kColumns, bool kReversed, bool kPlain>
 class Helper {
@@ -122,7 +124,6 @@ class Helper {
     return g + thread_ / 32 * kBox + t * 128 + (((thread_ % 32 / 4) ^ (t & 7)) << 4) + thread_ % 4 * 4;
   }
   __device__ __forceinline__ void read_decays(float (&to)[kTokens], uint32_t g) const {
-    using mma::channel::read_shared;
     if (p_.walk.decay_is_float) {
 #pragma unroll
       for (int t = 0; t < kTokens; ++t) to[t] = read_shared(full_at(g, t));
@@ -201,7 +202,7 @@ class Helper {
       const int first = (kReversed ? 1 - i : i) * kHalf, of_half = i * L::kOfRows;
       float decay[kHalf];
 #pragma unroll
-      for (int t = 0; t < kHalf; ++t) decay[t] = load_shared_float(full_at(g, first + t));
+      for (int t = 0; t < kHalf; ++t) decay[t] = read_shared(full_at(g, first + t));
       const Sums sums = put_sums(decay, g, first);
       const Way way = choose_left(sums, Way::kPairs, beside + L::kLeft + of_half, beside + L::kFactor + of_half);
       if (thread_ == 0) block_.way(n, 1 + i) = way;

@@ -223,7 +223,7 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
       float score[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        score[e] = walk_.scale * load_shared_float(square + token_of(e) * L::kPairRow + other * 4);
+        score[e] = walk_.scale * read_shared(square + token_of(e) * L::kPairRow + other * 4);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float even = other < 8 ? sums[h][0] : sums[h][2], odd = other < 8 ? sums[h][1] : sums[h][3];
@@ -262,7 +262,7 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
     const uint32_t square = scores(at) + L::kPairs + half * L::kSquare;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float same = walk_.scale * load_shared_float(square + token_of(e) * (L::kPairRow + 4));
+      const float same = walk_.scale * read_shared(square + token_of(e) * (L::kPairRow + 4));
 #pragma unroll
       for (int h = 0; h < 2; ++h) out[h][e] = fmaf(c[h][e], same, out[h][e]);
     }
