@@ -79,7 +79,6 @@ bool fill(Params &p, const FusedBackward &pass) {
   p.log2_scale = std::log2(pass.scale);
   p.decay = pass.decay;
   p.decay_is_float = pass.decay_dtype == DType::kFloat32;
-  p.checkpoints = pass.checkpoints;
   p.dim_k = pass.q.dim;
   p.dim_v = pass.v.dim;
   p.num_tiles = tiles_at_once(pass);
@@ -88,8 +87,13 @@ bool fill(Params &p, const FusedBackward &pass) {
     if (by_columns(p.form)) return encode_columns_map(to, t, pass.batch, pass.tokens, pass.dtype, rows);
     return encode_panels_map(to, t, pass.batch, pass.tokens, pass.dtype, rows, panels);
   };
+  const int64_t state = int64_t{pass.q.dim} * pass.v.dim;
+  const Tensor checkpoints = {
+      const_cast<void *>(pass.checkpoints), {pass.heads * state, pass.v.dim, state}, pass.heads, pass.v.dim};
+  const uint32_t rows = p.form == kPaired ? kCheckpointRows<kPaired> : kCheckpointRows<1>;
   const uint32_t of_k = 2, of_v = p.form == kNarrow ? 1 : 2;
-  return map(p.tiles[kV], pass.v, kChunk, of_v) && map(p.tiles[kDo], pass.d_o, kChunk, of_v) &&
+  return encode_columns_map(p.checkpoints, checkpoints, pass.num_checkpoints, pass.q.dim, pass.dtype, rows) &&
+         map(p.tiles[kV], pass.v, kChunk, of_v) && map(p.tiles[kDo], pass.d_o, kChunk, of_v) &&
          map(p.tiles[kK], pass.k, kChunk, of_k) && map(p.tiles[kQ], pass.q, kChunk, of_k) &&
          map(p.d_q_to, pass.d_q, kStoreRows, 1) && map(p.d_k_to, pass.d_k, kStoreRows, of_k) &&
          map(p.d_v_to, pass.d_v, kStoreRows, of_v);

@@ -27,7 +27,9 @@ struct ChunkTerms {
       const auto part = [&](int which) { return there ? row[which * size + token] : 0.0f; };
       a[i] = part(kQueryHalves) + (by_group ? 0.0f : part(kQueryHalves + 1));
       b[i] = part(kFromAfter);
-      c[i] = part(kFromAll) - b[i];
+      // B and all of k . dk are sums in different orders. No token of the chunk comes after the last one.
+      const bool last = token + 1 == min((chunk + 1) * kChunk, run.length);
+      c[i] = last ? 0.0f : part(kFromAll) - b[i];
     }
     const float *const passing = p.through + tile * p.through_size +
                                  ((int64_t{run.checkpoint} * kStretch + chunk) * p.heads + head) * kConsumers;

@@ -16,10 +16,10 @@ class DecayTerms : protected ResultStore<T, kMembers> {
   __device__ __forceinline__ DecayTerms(const Params &p, const Block<kMembers> &block)
       : ResultStore<T, kMembers>(p, block) {}
 
-  // ---- Where a rounded state waits for the way back, as the threads hold it: that after a chunk in the chunk's
+  // ---- Where a rounded state waits for the way back, as the threads hold it: that before a chunk in the chunk's
   // rows of dk and dv, which get their results later. A warp's part of the state is as large as its 16 rows of
   // either. (Of grouped heads and of tiles in the workspace: there such rows are one head's of
-  // several, or of other dimensions, and may hold results already.)
+  // several, or of other dimensions, and may hold results already.) That before a stretch's last chunk does not wait.
   __device__ __forceinline__ uint4 *kept(int32_t chunk) const {
     if constexpr (kMembers != 1)
       return static_cast<uint4 *>(p_.kept) +
@@ -35,11 +35,19 @@ class DecayTerms : protected ResultStore<T, kMembers> {
     if constexpr (kMembers != 1) return 32;
     return (at_.group ? p_.d_v_strides.token : p_.d_k_strides.token) / 4;
   }
-  __device__ __forceinline__ void load_kept(int32_t chunk, uint32_t (&pairs)[4 * kPieces]) const {
+  __device__ __forceinline__ void keep(bool keeps, int32_t chunk, const uint32_t (&pairs)[4 * kPieces]) const {
+    uint4 *to = kept(chunk);
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j)
+      store_global_16_if(keeps, to, {pairs[4 * j], pairs[4 * j + 1], pairs[4 * j + 2], pairs[4 * j + 3]}),
+          to += kept_step();
+  }
+  // Zero where nothing was kept.
+  __device__ __forceinline__ void load_kept(bool there, int32_t chunk, uint32_t (&pairs)[4 * kPieces]) const {
     const uint4 *from = kept(chunk);
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
-      const uint4 v = *from;
+      const uint4 v = load_global_16_if(there, from);
       from += kept_step();
       pairs[4 * j] = v.x, pairs[4 * j + 1] = v.y, pairs[4 * j + 2] = v.z, pairs[4 * j + 3] = v.w;
     }
@@ -58,12 +66,13 @@ class DecayTerms : protected ResultStore<T, kMembers> {
     }
     return (part[0] + part[1]) + (part[2] + part[3]);
   }
-  // For each of two rows of a tile its dot product with y, in all lanes of its quad.
-  template <int kCount>
+  // For each of two rows of a tile its dot product with the first columns of y, kElements of them in this thread: in
+  // all lanes of its quad.
+  template <int kElements, int kCount>
   __device__ __forceinline__ float2 dot_rows(uint32_t tile, const float (&y)[kCount]) const {
     float dots[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int j = 0; j < kCount / 4; j += 2) {
+    for (int j = 0; j < kElements / 4; j += 2) {
       float2 x[4];
       load_pairs(tile, j, x);
 #pragma unroll

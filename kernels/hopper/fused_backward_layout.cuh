@@ -10,8 +10,8 @@ namespace lasp::gpu::hopper::fused {
 
 inline constexpr int kDim = 128;
 inline constexpr int kStretch = kFusedCheckpoint / kChunk;  // chunks
-static_assert((kStretch & (kStretch - 1)) == 0);
-inline constexpr int kKept = kStretch - 2;  // rounded states of a stretch that wait for the way back
+static_assert(kStretch > 1 && (kStretch & (kStretch - 1)) == 0);
+inline constexpr int kKept = kStretch - 1;  // rounded states of a stretch that wait for the way back
 inline constexpr int kConsumers = 8;        // warps: two warpgroups, each with half of the state
 inline constexpr int kBlockThreads = 384;
 // Registers of a thread: the producer warps hand theirs to the others.
@@ -35,13 +35,13 @@ constexpr bool by_columns(int members) { return members == kTiled || members == 
 
 struct Params {
   CUtensorMap tiles[4];                // by Tile
+  CUtensorMap checkpoints;             // [checkpoints, H, K, V]: panels of all rows that a head has in a block
   CUtensorMap d_q_to, d_k_to, d_v_to;  // of 16 tokens; of dq in single panels
   void *d_q, *d_k, *d_v;
   Strides d_q_strides, d_k_strides, d_v_strides;
   const void *g;
   Strides g_strides;
   const Run *runs;
-  const void *checkpoints;
   const float *d_state_in;
   bool from_zero;  // from_zero.h
   float *d_edge_state;
@@ -80,12 +80,20 @@ struct alignas(16) Decays {
   float total, reserved[3];
 };
 
+// A checkpoint comes in boxes of 64 columns: the panels of a state, or one of each of two heads. Bytes of a box.
+template <int kMembers>
+inline constexpr int kCheckpointRows = kMembers == kPaired ? 64 : kDim;
+template <int kMembers>
+inline constexpr int kCheckpointBox = kCheckpointRows<kMembers> * 128;
+template <int kMembers>
+inline constexpr int kCheckpointBoxes = kMembers == kPaired ? 2 : columns_of(kMembers) / 64;
+
 struct Layout {
   static constexpr int kTile = 2 * kPanel;  // bytes
   static constexpr int kStage = 4 * kTile;
   static constexpr int kStages = 2;
-  // The rounded state or its gradient, [K, V], as two panels of 64 columns: two buffers take turns. With 64 columns
-  // of V the second panel is free.
+  // The rounded state or its gradient, [K, V], as two panels of 64 columns: two buffers (see Block::copy). With 64
+  // columns of V the second panel is free.
   static constexpr int kStateTile = kDim * kDim * 2;
   static constexpr int kStatePanel = kStateTile / 2;
   static constexpr int kStates = kStages * kStage;
@@ -190,11 +198,6 @@ struct Block : StatePart<kMembers> {
   __device__ __forceinline__ int32_t last_chunk(int32_t stretch) const {
     return min(chunks, (stretch + 1) * kStretch) - 1;
   }
-  // The checkpoint of a stretch, of elements of 16 bits.
-  __device__ __forceinline__ const uint16_t *checkpoint_of(const Params &p, int32_t stretch) const {
-    return static_cast<const uint16_t *>(p.checkpoints) +
-           ((int64_t{checkpoint} + stretch) * p.heads + head) * this->state_size(p) + this->offset(p);
-  }
 
   // What belongs to step n, a chunk on the way forward or back.
   __device__ __forceinline__ uint32_t tile(uint32_t n, Tile which) const {
@@ -214,7 +217,11 @@ struct Block : StatePart<kMembers> {
   __device__ __forceinline__ void wait_full(uint32_t n) const { wait_this_round(full(n), Ring::of(n)); }
   __device__ __forceinline__ void wait_empty(uint32_t n) const { wait_round_before(empty(n), Ring::of(n)); }
 
-  __device__ __forceinline__ uint32_t state(uint32_t i) const { return base + L::kStates + i * L::kStateTile; }
+  // The rounded state before a chunk, or its gradient there: of every other chunk in the same buffer. A stretch
+  // begins at an even chunk, and with its checkpoint in the first one.
+  __device__ __forceinline__ uint32_t copy(int32_t chunk) const {
+    return base + L::kStates + chunk % 2 * L::kStateTile;
+  }
   __device__ __forceinline__ uint32_t barrier(uint32_t i) const { return base + L::kBarriers + 8 * i; }
   __device__ __forceinline__ uint32_t tail() const { return barrier(2 * L::kStages); }
   // With two heads one for each warpgroup: nothing passes between them.

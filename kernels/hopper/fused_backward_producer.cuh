@@ -36,18 +36,16 @@ __device__ __forceinline__ void clear_rows(uint32_t panel, int32_t tokens) {
     store_shared_16(panel + at, {0, 0, 0, 0});
 }
 
-// The next one; of a tile row by row.
+// The state before a stretch, to where the walkers put rounded copies of others.
 template <int kMembers>
-__device__ __forceinline__ void prefetch_checkpoint(const Params &p, const Block<kMembers> &block,
-                                                    const Steps &step) {
-  const uint16_t *const from = block.checkpoint_of(p, step.chunk / kStretch - 1);
-  int32_t rows = 1, bytes = kDim * kDim * 2;
-  if constexpr (kMembers == kTiled)
-    rows = min(kDim, p.dim_k - kDim * block.k), bytes = 2 * min(kDim, p.dim_v - kDim * block.v);
-  if constexpr (kMembers == kNarrow) bytes = 128 * min(kDim, p.dim_k - kDim * block.k);
-  if constexpr (kMembers == kPaired) bytes = 4 * p.dim_k * p.dim_v;
-  for (int32_t row = threadIdx.x % 32; row < rows; row += 32)
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from + row * p.dim_v), "r"(bytes));
+__device__ __forceinline__ void load_checkpoint(const Params &p, const Block<kMembers> &block, int32_t stretch,
+                                                uint32_t full) {
+#pragma unroll
+  for (int i = 0; i < kCheckpointBoxes<kMembers>; ++i) {
+    const int32_t head = kMembers == kPaired ? i : 0, panel = kMembers == kPaired ? 0 : i;
+    tma_load_box(block.copy(0) + i * kCheckpointBox<kMembers>, &p.checkpoints, full, kDim * block.tile_k(), 0,
+                 block.head + head, block.checkpoint + stretch, Keep::kBriefly, kDim * block.tile_v() + 64 * panel);
+  }
 }
 
 template <bool kGradient, int kMembers>
@@ -63,7 +61,11 @@ __device__ __forceinline__ void produce_tiles(const Params &p, const Block<kMemb
     block.wait_empty(step.n);
     if (threadIdx.x % 32 == 0) {
       const uint32_t full = tail ? block.tail() : block.full(step.n);
-      barrier_expect(full, (2 * tiles - kLess) * kPanel);
+      // The walkers are done with the step before the last, so that nobody reads what the checkpoint replaces.
+      const bool begins = !step.back && step.chunk == step.first();
+      barrier_expect(full, (2 * tiles - kLess) * kPanel +
+                               (begins ? kCheckpointBoxes<kMembers> * kCheckpointBox<kMembers> : 0));
+      if (begins) load_checkpoint(p, block, step.chunk / kStretch, full);
 #pragma unroll 1
       for (int32_t i = 0; i < tiles; ++i) {
         const bool of_v = i == kV || i == kDo, shares = kMembers > 1 ? i == kV || i == kK : !of_v;
@@ -77,8 +79,6 @@ __device__ __forceinline__ void produce_tiles(const Params &p, const Block<kMemb
       }
     }
     __syncwarp();
-    // The walkers read the next checkpoint with ordinary loads.
-    if (step.back && step.chunk == step.last && step.first() > 0) prefetch_checkpoint(p, block, step);
     if (!tail) {
       if (threadIdx.x % 32 > 0 && threadIdx.x % 32 < kWarpArrivals) barrier_arrive(block.full(step.n));
       continue;

@@ -30,24 +30,19 @@ class Walker : DecayTerms<T, kMembers> {
 #pragma unroll 1
     for (int32_t stretch = block_.stretches - 1; stretch >= 0; --stretch) {
       const int32_t first = block_.first_chunk(stretch), last = block_.last_chunk(stretch);
-      begin_forward(stretch);
+      begin_forward(first, last);
 #pragma unroll 1
-      for (int32_t chunk = first; chunk <= last; ++chunk) forward(chunk, first, last, stretch);
-      wait_published();
-      // Nobody reads the copy after the last chunk. With kGradient this one takes its place, so that the state
-      // before that chunk stays (see copy_after).
-      publish<false>(gradient_, other_copy(true, stretch), last, false);
+      for (int32_t chunk = first; chunk <= last; ++chunk) forward(chunk, first, last);
+      publish(false, last, false);
 #pragma unroll 1
       for (int32_t chunk = last; chunk >= first; --chunk)
         if constexpr (kPair) {
-          reversed_pair(chunk, first, last, stretch);
+          reversed_pair(chunk, first, last);
         } else {
-          reversed(chunk, first, last, stretch);
+          reversed(chunk, first, last);
         }
+      publish(false, first, true);
     }
-    fence_async_proxy();
-    __syncwarp();
-    Results::send(0, true);
     store_gradient();
     Results::wait_stores();
   }
@@ -94,7 +89,7 @@ class Walker : DecayTerms<T, kMembers> {
   // Shared address that this lane names for four 8x8 matrices of this warp's 16 rows of a [128, 128] state in two
   // panels, columns 8j and on (j even: see tile_offset).
   __device__ __forceinline__ uint32_t place(uint32_t buffer, int j) const {
-    return (block_.state(buffer) + j / 8 * Layout::kStatePanel + (64 * at_.group + 16 * at_.warp) * 128 +
+    return (buffer + j / 8 * Layout::kStatePanel + (64 * at_.group + 16 * at_.warp) * 128 +
             at_.rows) ^
            j % 8 << 4;
   }
@@ -102,85 +97,64 @@ class Walker : DecayTerms<T, kMembers> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) m[i] = pack<T>(state[4 * j + 2 * i], state[4 * j + 2 * i + 1]);
   }
-  // Puts a rounded copy of `state` into a buffer, for both groups, when this one is done with what was there: with
-  // two buffers that take turns that is so once all have published the copy after it. The results of chunk `sent`
-  // leave behind the same fence (-1: none). Where `keeps` (and kKeep), the copy is kept for the way back, too, as
-  // the state after a chunk.
-  template <bool kKeep>
-  __device__ __forceinline__ void publish(const float (&state)[kState], uint32_t buffer, int32_t sent, bool back,
-                                          bool keeps = false, int32_t chunk = 0) {
-    ++published_;
-    uint4 *to = nullptr;
-    if constexpr (kKeep) to = Terms::kept(chunk);
+  // Puts a rounded copy of `state` into a buffer.
+  __device__ __forceinline__ void put_copy(const float (&state)[kState], uint32_t buffer) const {
 #pragma unroll
     for (int j = 0; j < kState / 4; j += 2) {
       uint32_t m[4];
       round(state, j, m);
       store_matrices(place(buffer, j), m[0], m[1], m[2], m[3]);
-      if constexpr (kKeep) store_global_16_if(keeps, to, {m[0], m[1], m[2], m[3]}), to += Terms::kept_step();
     }
+  }
+  __device__ __forceinline__ void keep(bool keeps, int32_t chunk) const {
+    uint4 *to = Terms::kept(chunk);
+#pragma unroll
+    for (int j = 0; j < kState / 4; j += 2) {
+      uint32_t m[4];
+      round(state_, j, m);
+      store_global_16_if(keeps, to, {m[0], m[1], m[2], m[3]}), to += Terms::kept_step();
+    }
+  }
+  // This thread's part of a copy, as it has put it there.
+  __device__ __forceinline__ void get_copy(uint32_t buffer, uint32_t (&pairs)[kState / 2]) const {
+#pragma unroll
+    for (int j = 0; j < kState / 4; j += 2) {
+      uint32_t m[4];
+      load_matrices(m, place(buffer, j));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) pairs[2 * j + i] = m[i];
+    }
+  }
+  // This group has put its part of a copy, and is done with the copy before. Of two buffers that take turns the
+  // other one is free, then, once both groups have said so. The results of chunk `sent` leave behind the same fence
+  // (-1: none). Where nobody reads another copy they leave alone.
+  __device__ __forceinline__ void publish(bool copied, int32_t sent, bool back) {
     fence_async_proxy();
-    if constexpr (kGradient && !kKeep && kKeptInRows)
-      fence_async_proxy_global();  // results leave for where states were kept
-    warp_arrive(block_.state_full(at_.group));
+    if constexpr (kGradient && kKeptInRows)
+      if (back) fence_async_proxy_global();  // results leave for where states were kept
+    if (copied) {
+      ++published_;
+      warp_arrive(block_.state_full(at_.group));
+    } else {
+      __syncwarp();
+    }
     Results::send(sent, back);
-  }
-  // The buffer of the last publication, and the other one. A publication goes to the other buffer than the one
-  // before; only (kGradient) that at the turn of a stretch replaces the one before. There is one turn a stretch, so
-  // their number so far is even or odd as stretch + back is, but for a constant that only swaps the two buffers.
-  __device__ __forceinline__ RingIndex<2> copy_after(uint32_t more, bool back, int32_t stretch) const {
-    return RingIndex<2>::of(published_ + (kGradient ? stretch + back : 0) + more);
-  }
-  __device__ __forceinline__ uint32_t last_copy(bool back, int32_t stretch) const {
-    return copy_after(0, back, stretch).stage;
-  }
-  __device__ __forceinline__ uint32_t other_copy(bool back, int32_t stretch) const {
-    return copy_after(1, back, stretch).stage;
   }
   // Until both groups have published what this one did last.
   __device__ __forceinline__ void wait_published() {
     wait_this_round(block_.state_full(at_.group), RingIndex<1>::of(published_ - 1));
   }
 
-  // This thread's part of a checkpoint.
-  __device__ __forceinline__ void load_checkpoint(int32_t stretch, uint32_t (&pairs)[kState / 2]) {
-    const uint16_t *const from = block_.checkpoint_of(p_, stretch);
-    each_pair([&](int i, int32_t row, int32_t column) {
-      pairs[i / 2] = 0;
-      if (block_.has(p_, at_.group, at_.warp, i))
-        pairs[i / 2] = *reinterpret_cast<const uint32_t *>(from + block_.at(p_, at_.group, row, column));
-    });
-  }
-  // The rounded state before a chunk. Before the stretch's last it is there still, as the other copy; before its
-  // first it is the checkpoint.
-  __device__ __forceinline__ void load_state_before(int32_t chunk, bool last, uint32_t other,
-                                                    uint32_t (&pairs)[kState / 2]) {
-    if (last) {
-#pragma unroll
-      for (int j = 0; j < kState / 4; j += 2) {
-        uint32_t m[4];
-        load_matrices(m, place(other, j));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) pairs[2 * j + i] = m[i];
-      }
-    } else if (chunk % kStretch == 0) {
-      load_checkpoint(chunk / kStretch, pairs);
-    } else {
-      Terms::load_kept(chunk - 1, pairs);
-    }
-  }
-
-  __device__ __forceinline__ void begin_forward(int32_t stretch) {
+  // The checkpoint has come with the tiles of the stretch's first step.
+  __device__ __forceinline__ void begin_forward(int32_t first, int32_t last) {
     uint32_t pairs[kState / 2];
-    load_checkpoint(stretch, pairs);
-    if (published_ > 0) wait_published();
+    get_copy(block_.copy(first), pairs);
+    if constexpr (kGradient) Terms::keep(first < last, first, pairs);
 #pragma unroll
     for (int i = 0; i < kState / 2; ++i) {
       const float2 x = unpack<T>(pairs[i]);
       state_[2 * i] = x.x, state_[2 * i + 1] = x.y;
     }
-    publish<false>(state_, other_copy(false, stretch),
-                   stretch + 1 < block_.stretches ? block_.last_chunk(stretch) + 1 : -1, true);
   }
 
   // ---- Products
@@ -230,7 +204,7 @@ class Walker : DecayTerms<T, kMembers> {
 
   // ---- Steps. The scores of a step are there when it begins; those of the next are found while it finishes.
 
-  __device__ __forceinline__ void forward(int32_t chunk, int32_t first, int32_t last, int32_t stretch) {
+  __device__ __forceinline__ void forward(int32_t chunk, int32_t first, int32_t last) {
     const uint32_t v = block_.tile(n_, kV) + block_.panel_of(at_.group),
                    d_o = block_.tile(n_, kDo) + block_.panel_of(at_.group), k = block_.tile(n_, kK);
     const Decays &decays = block_.decays(n_, at_.group);
@@ -244,7 +218,7 @@ class Walker : DecayTerms<T, kMembers> {
     wgmma_commit();
     wait_published();
     wgmma_begin();
-    multiply_state<T, false, kColumns>(y, d_o, block_.state(last_copy(false, stretch)) + at_.group * 64 * 128);
+    multiply_state<T, false, kColumns>(y, d_o, block_.copy(chunk) + at_.group * 64 * 128);
     wgmma_commit();
     wgmma_wait<1>(state_);
     round_scores<T, false>(at_, decays, p_.log2_scale, scores_, rounded, kGradient, own);
@@ -254,12 +228,26 @@ class Walker : DecayTerms<T, kMembers> {
     wgmma_begin();
     multiply_tokens<T>(y, rounded, tile_descriptor<128>(k + at_.group * kPanel));
     wgmma_commit();
-    publish<kGradient>(state_, other_copy(false, stretch), chunk > first ? chunk - 1 : -1, false, chunk + 1 < last,
-                       chunk);
+    // The last step of the stretch before has read a copy that was published, but has not published another one.
+    if (chunk == first) block_.wait_empty(n_ + 1);
+    // Nobody reads the state after the last chunk; on the way back the gradient there comes first.
+    if (chunk < last) {
+      put_copy(state_, block_.copy(chunk + 1));
+    } else {
+      if constexpr (kGradient) {
+        uint32_t pairs[kState / 2];
+        get_copy(block_.copy(last), pairs);
+        through_ = Terms::inner_product(pairs, gradient_);
+      }
+      put_copy(gradient_, block_.copy(chunk + 1));
+    }
+    publish(true, chunk > first ? chunk - 1 : -1, false);
     issue_scores(true, chunk == last, n_ + 1);
+    // Behind the fence, which would wait for it.
+    if constexpr (kGradient) keep(chunk + 1 < last, chunk + 1);
     wgmma_wait<1>(y);
     if constexpr (kGradient) {
-      const float2 dots = Terms::dot_rows(block_.tile(n_, kQ) + at_.group * kPanel, y);
+      const float2 dots = Terms::template dot_rows<32>(block_.tile(n_, kQ) + at_.group * kPanel, y);
       Terms::store(DecayTerm(kQueryHalves + (kPair ? 0 : at_.group)), chunk, dots);
       Terms::add_rows(y, own, k + at_.group * kPanel);
     }
@@ -272,18 +260,16 @@ class Walker : DecayTerms<T, kMembers> {
   }
 
   // With 64 columns of V the other half of dv's is of what lies there, and goes nowhere.
-  __device__ __forceinline__ void reversed(int32_t chunk, int32_t first, int32_t last, int32_t stretch) {
+  __device__ __forceinline__ void reversed(int32_t chunk, int32_t first, int32_t last) {
     const uint32_t v = block_.tile(n_, kV), d_o = block_.tile(n_, kDo), k = block_.tile(n_, kK),
                    q = block_.tile(n_, kQ);
     const Decays &decays = block_.decays(n_, at_.group);
     float y[64];
     uint32_t rounded[16], written[16];
     float own[2];
-    uint32_t state[kState / 2];
-    if constexpr (kGradient) load_state_before(chunk, chunk == last, other_copy(true, stretch), state);
     scale_tokens(q, decays.from_start, written);
     float through = 0;
-    if constexpr (kGradient) through = Terms::inner_product(state, gradient_) * decays.total;
+    if constexpr (kGradient) through = through_ * decays.total;
     scale_by(gradient_, decays.total);
     wgmma_begin();
     multiply_tokens<T>(gradient_, written, as_wide_as_state(d_o));
@@ -293,9 +279,9 @@ class Walker : DecayTerms<T, kMembers> {
     wait_published();
     wgmma_begin();
     if (at_.group) {
-      multiply_state<T, true, kDim>(y, k, block_.state(last_copy(true, stretch)));
+      multiply_state<T, true, kDim>(y, k, block_.copy(chunk + 1));
     } else {
-      multiply_state<T, false, kColumns>(y, v, block_.state(last_copy(true, stretch)));
+      multiply_state<T, false, kColumns>(y, v, block_.copy(chunk + 1));
     }
     wgmma_commit();
     wgmma_wait<1>(gradient_);
@@ -305,31 +291,35 @@ class Walker : DecayTerms<T, kMembers> {
     scale_rows(y, to_end);
     if constexpr (kGradient) {
       Terms::store_through(chunk, through);
-      if (!at_.group) Terms::store(kFromAfter, chunk, Terms::dot_rows(k, y));
+      if (at_.group) Terms::store(kFromAfter, chunk, Terms::template dot_rows<kState>(v, y));
     }
     wgmma_begin();
     multiply_tokens<T>(y, rounded, wide_descriptor(at_.group ? d_o : q, kPanel));
     wgmma_commit();
-    publish<false>(gradient_, other_copy(true, stretch), chunk < last ? chunk + 1 : -1, true);
-    issue_scores(chunk > first || stretch > 0, chunk > first, n_ + 1);
+    if (chunk > first) put_copy(gradient_, block_.copy(chunk));
+    publish(chunk > first, chunk < last ? chunk + 1 : -1, true);
+    issue_scores(chunk > 0, chunk > first, n_ + 1);
     wgmma_wait<1>(y);
     if constexpr (kGradient) {
       if (!at_.group) {
-        Terms::store(kFromAll, chunk, Terms::dot_rows(k, y));
+        Terms::store(kFromAll, chunk, Terms::template dot_rows<64>(k, y));
         Terms::add_rows(y, own, q);
       }
     }
+    uint32_t state[kState / 2];
+    if constexpr (kGradient) Terms::load_kept(chunk > first, chunk - 1, state);
     warp_arrive(block_.empty(n_));
     Results::begin_store(chunk);
     Results::put_box(reinterpret_cast<const float(&)[32]>(y[0]), 0);
     if (!kNarrows || !at_.group) Results::put_box(reinterpret_cast<const float(&)[32]>(y[32]), 1);
     Results::finish_store(chunk, true);
+    if constexpr (kGradient) through_ = Terms::inner_product(state, gradient_);
     wgmma_wait<0>(scores_);
     ++n_;
   }
 
   // The same for a group with a head of its own: dk and dv both, side by side.
-  __device__ __forceinline__ void reversed_pair(int32_t chunk, int32_t first, int32_t last, int32_t stretch) {
+  __device__ __forceinline__ void reversed_pair(int32_t chunk, int32_t first, int32_t last) {
     const uint32_t panel = block_.panel_of(at_.group);
     const uint32_t v = block_.tile(n_, kV) + panel, d_o = block_.tile(n_, kDo) + panel,
                    k = block_.tile(n_, kK) + panel, q = block_.tile(n_, kQ) + panel;
@@ -337,18 +327,16 @@ class Walker : DecayTerms<T, kMembers> {
     float d_k[32], d_v[32], keys[32];
     uint32_t to_d_k[16], to_d_v[16], written[16];
     float own[2], none[2];
-    uint32_t state[kState / 2];
-    if constexpr (kGradient) load_state_before(chunk, chunk == last, other_copy(true, stretch), state);
     scale_tokens(block_.tile(n_, kQ), decays.from_start, written);
     float through = 0;
-    if constexpr (kGradient) through = Terms::inner_product(state, gradient_) * decays.total;
+    if constexpr (kGradient) through = through_ * decays.total;
     scale_by(gradient_, decays.total);
     wgmma_begin();
     add_scores<0, 4>(keys, k, q);
     multiply_tokens<T>(gradient_, written, as_wide_as_state(d_o));
     wgmma_commit();
     wait_published();
-    const uint32_t rounded = block_.state(last_copy(true, stretch)) + at_.group * 64 * 128;
+    const uint32_t rounded = block_.copy(chunk + 1) + at_.group * 64 * 128;
     wgmma_begin();
     multiply_state<T, false, 64>(d_k, v, rounded);
     multiply_state<T, true, 64>(d_v, k, rounded);
@@ -364,31 +352,38 @@ class Walker : DecayTerms<T, kMembers> {
     scale_rows(d_v, to_end);
     if constexpr (kGradient) {
       Terms::store_through(chunk, through);
-      Terms::store(kFromAfter, chunk, Terms::dot_rows(k, d_k));
+      Terms::store(kFromAfter, chunk, Terms::template dot_rows<32>(k, d_k));
     }
     wgmma_begin();
     multiply_tokens<T>(d_k, to_d_k, tile_descriptor<128>(q));
     multiply_tokens<T>(d_v, to_d_v, tile_descriptor<128>(d_o));
     wgmma_commit();
-    publish<false>(gradient_, other_copy(true, stretch), chunk < last ? chunk + 1 : -1, true);
-    issue_scores(chunk > first || stretch > 0, chunk > first, n_ + 1);
+    if (chunk > first) put_copy(gradient_, block_.copy(chunk));
+    publish(chunk > first, chunk < last ? chunk + 1 : -1, true);
+    issue_scores(chunk > 0, chunk > first, n_ + 1);
     wgmma_wait<1>(d_k);
     wgmma_wait<1>(d_v);
     if constexpr (kGradient) {
-      Terms::store(kFromAll, chunk, Terms::dot_rows(k, d_k));
+      Terms::store(kFromAll, chunk, Terms::template dot_rows<32>(k, d_k));
       Terms::add_rows(d_k, own, q);
     }
+    uint32_t state[kState / 2];
+    if constexpr (kGradient) Terms::load_kept(chunk > first, chunk - 1, state);
     warp_arrive(block_.empty(n_));
     Results::begin_store(chunk);
     Results::put_box(d_k, 0);
     Results::put_box(d_v, 1);
     Results::finish_store(chunk, true);
+    if constexpr (kGradient) through_ = Terms::inner_product(state, gradient_);
     wgmma_wait<0>(scores_);
     ++n_;
   }
 
   uint32_t n_ = 0;          // steps
   uint32_t published_ = 0;  // rounded copies
+  // This thread's part of <S, dS>, of the state before a chunk with the gradient after it: found at the end of the
+  // step before the chunk's walk back.
+  float through_;
   float state_[kState], gradient_[kState], scores_[32];
 };
 

@@ -149,5 +149,15 @@ __device__ __forceinline__ void store_global_16_if(bool there, void *to, uint4 v
                "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(uint32_t(there))
                : "memory");
 }
+__device__ __forceinline__ uint4 load_global_16_if(bool there, const void *from) {
+  uint4 v;
+  asm volatile(
+      "{.reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
+      "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];}"
+      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+      : "l"(from), "r"(uint32_t(there))
+      : "memory");
+  return v;
+}
 
 }  // namespace lasp::gpu::hopper
