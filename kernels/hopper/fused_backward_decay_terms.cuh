@@ -72,27 +72,30 @@ class DecayTerms : protected ResultStore<T, kMembers> {
   __device__ __forceinline__ float2 dot_rows(uint32_t tile, const float (&y)[kCount]) const {
     float dots[4] = {0, 0, 0, 0};
 #pragma unroll
-    for (int j = 0; j < kElements / 4; j += 2) {
-      float2 x[4];
-      load_pairs(tile, j, x);
+    for (int j = 0; j < kElements / 4; j += 2) add_dots(tile, j, y, dots);
+    return sum_dots(dots);
+  }
+  // The same by pieces of 16 columns: elements 4j to 4j + 7 of y (j even).
+  template <int kCount>
+  __device__ __forceinline__ void add_dots(uint32_t tile, int j, const float (&y)[kCount], float (&dots)[4]) const {
+    float2 x[4];
+    load_pairs(tile, j, x);
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        dots[i] = fmaf(x[i].x, y[4 * j + 2 * i], fmaf(x[i].y, y[4 * j + 2 * i + 1], dots[i]));
-    }
+    for (int i = 0; i < 4; ++i)
+      dots[i] = fmaf(x[i].x, y[4 * j + 2 * i], fmaf(x[i].y, y[4 * j + 2 * i + 1], dots[i]));
+  }
+  static __device__ __forceinline__ float2 sum_dots(const float (&dots)[4]) {
     return {add_quad(dots[0] + dots[2]), add_quad(dots[1] + dots[3])};
   }
-  // y += each row's factor times that of a tile.
+  // A piece of y += each row's factor times that of a tile.
   template <int kCount>
-  __device__ __forceinline__ void add_rows(float (&y)[kCount], const float (&factor)[2], uint32_t tile) const {
+  __device__ __forceinline__ void add_rows(uint32_t tile, int j, const float (&factor)[2], float (&y)[kCount]) const {
+    float2 x[4];
+    load_pairs(tile, j, x);
 #pragma unroll
-    for (int j = 0; j < kCount / 4; j += 2) {
-      float2 x[4];
-      load_pairs(tile, j, x);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float &even = y[4 * j + 2 * i], &odd = y[4 * j + 2 * i + 1];
-        even = fmaf(factor[i % 2], x[i].x, even), odd = fmaf(factor[i % 2], x[i].y, odd);
-      }
+    for (int i = 0; i < 4; ++i) {
+      float &even = y[4 * j + 2 * i], &odd = y[4 * j + 2 * i + 1];
+      even = fmaf(factor[i % 2], x[i].x, even), odd = fmaf(factor[i % 2], x[i].y, odd);
     }
   }
 

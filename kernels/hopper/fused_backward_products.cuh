@@ -5,15 +5,15 @@
 
 namespace lasp::gpu::hopper::fused {
 
-// y = a R^T of a tile and a rounded state, of whose rows only 64 count where y has 64 columns; kAcross: y = a R.
-// kSum: over how many columns of a.
+// y = a R^T of a tile and a rounded state, of whose rows only 64 count where y has 64 columns; kAcross: y = a R. Of
+// the sum over kSum columns of a, quarter `part`.
 template <typename T, bool kAcross, int kSum, int kCount>
-__device__ __forceinline__ void multiply_state(float (&y)[kCount], uint32_t tile, uint32_t state) {
+__device__ __forceinline__ void multiply_state(float (&y)[kCount], uint32_t tile, uint32_t state, int part) {
   const uint64_t a = tile_descriptor<128>(tile), s = kAcross && kCount == 64
                                                          ? wide_descriptor(state, Layout::kStatePanel)
                                                          : tile_descriptor<128>(state);
 #pragma unroll
-  for (int k = 0; k < kSum / 16; ++k)
+  for (int k = part * kSum / 64; k < (part + 1) * kSum / 64; ++k)
     wgmma<T, false, kAcross>(y, advance(a, k / 4 * kPanel + k % 4 * 32),
                              advance(s, kAcross ? k * 16 * 128 : k / 4 * Layout::kStatePanel + k % 4 * 32), k > 0);
 }
@@ -45,49 +45,59 @@ __device__ __forceinline__ float select(bool which, float x, float y) {
 
 // Rounds scores into the left operand of a product with 64 rows of tokens: those of a pair of tokens times `scale`
 // and exp2 of the decay between them, 0 where the later token is not later. Scores are [earlier, later] where
-// kLaterColumns, else [later, earlier]. Without branches: the tensor cores wait for it. `apart`: the decayed
-// scores of each token with itself are left out and put into `own`, of this thread's rows; a pair's rounded score
-// is the same either way.
-template <typename T, bool kLaterColumns>
-__device__ __forceinline__ void round_scores(const ThreadPlace &at, const Decays &decays, float log2_scale,
-                                             const float (&scores)[32], uint32_t (&rounded)[16], bool apart,
-                                             float (&own)[2]) {
-  const int32_t over = at.row - 16 * at.warp - at.column;  // row less column in a square of the diagonal
-  const float by_row = kLaterColumns ? 0 : log2_scale;
-  const float row[2] = {decays.sum[at.row] + by_row, decays.sum[at.row + 8] + by_row};
-  float found[2] = {0, 0};
-#pragma unroll
-  for (int block = 0; block < 4; ++block) {
+// kLaterColumns, else [later, earlier]. By blocks of 16 columns, without branches: products run meanwhile. kApart:
+// the decayed scores of each token with itself are left out and put into `own`, of this thread's rows; a pair's
+// rounded score is the same either way.
+template <typename T, bool kLaterColumns, bool kApart>
+class ScoreRounding {
+ public:
+  __device__ __forceinline__ ScoreRounding(const ThreadPlace &at, const Decays &decays, float log2_scale)
+      : at_(at), decays_(decays), log2_scale_(log2_scale) {
+    const float by_row = kLaterColumns ? 0 : log2_scale;
+    row_[0] = decays.sum[at.row] + by_row, row_[1] = decays.sum[at.row + 8] + by_row;
+  }
+  __device__ __forceinline__ void block(int block, const float (&scores)[32], uint32_t (&rounded)[16]) {
+    const int32_t over = this->over();
     // Of the four 8 x 8 squares in a block on the diagonal one is all masked, one is not, and two share it.
-    const bool before = kLaterColumns ? block > at.warp : block < at.warp, diagonal = block == at.warp;
+    const bool before = kLaterColumns ? block > at_.warp : block < at_.warp, diagonal = block == at_.warp;
     float x[8];
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
-      const float2 column = *reinterpret_cast<const float2 *>(decays.sum + 16 * block + 2 * i + at.column);
+      const float2 column = *reinterpret_cast<const float2 *>(decays_.sum + 16 * block + 2 * i + at_.column);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int right = i / 4, low = j / 2;
         const float c = j % 2 ? column.y : column.x;
         const int32_t ahead = kLaterColumns ? j % 2 - over : over - j % 2;  // later less earlier token
-        const bool kept = right == low ? ahead >= int(apart) : (right != 0) == kLaterColumns;
-        const float difference = kLaterColumns ? c + log2_scale - row[low] : row[low] - c;
+        const bool kept = right == low ? ahead >= int(kApart) : (right != 0) == kLaterColumns;
+        const float difference = kLaterColumns ? c + log2_scale_ - row_[low] : row_[low] - c;
         x[i + j] = scores[8 * block + i + j] * exp2_fast(before || (diagonal && kept) ? difference : -INFINITY);
       }
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) rounded[4 * block + i] = pack<T>(x[2 * i], x[2 * i + 1]);
-    if (apart)
+    if constexpr (kApart)
 #pragma unroll
       for (int r = 0; r < 2; ++r)
-        found[r] =
-            select(diagonal, select(over > 0, scores[8 * block + 6 * r + 1], scores[8 * block + 6 * r]), found[r]);
+        found_[r] =
+            select(diagonal, select(over > 0, scores[8 * block + 6 * r + 1], scores[8 * block + 6 * r]), found_[r]);
   }
-  // Of each row one lane of its quad holds the diagonal.
-  if (apart)
+  // When all blocks are done. Of each row one lane of its quad holds the diagonal.
+  __device__ __forceinline__ void get_own(float (&own)[2]) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      own[r] = __shfl_sync(~0u, found[r], (threadIdx.x & 28) + threadIdx.x % 32 / 8) *
-               exp2_fast(decays.sum[at.row + 8 * r] + log2_scale - decays.sum[at.row + 8 * r]);
-}
+      own[r] = __shfl_sync(~0u, found_[r], (threadIdx.x & 28) + threadIdx.x % 32 / 8) *
+               exp2_fast(decays_.sum[at_.row + 8 * r] + log2_scale_ - decays_.sum[at_.row + 8 * r]);
+  }
+
+ private:
+  // Row less column in a square of the diagonal.
+  __device__ __forceinline__ int32_t over() const { return at_.row - 16 * at_.warp - at_.column; }
+
+  const ThreadPlace &at_;
+  const Decays &decays_;
+  const float log2_scale_;
+  float row_[2], found_[2] = {0, 0};
+};
 
 }  // namespace lasp::gpu::hopper::fused

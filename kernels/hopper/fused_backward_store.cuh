@@ -2,7 +2,7 @@
 // [16 rows, 64 columns] each, and they go to memory while the next step computes. Per chunk:
 //
 //   begin     waits until the boxes are free again
-//   put       rounds a warp's rows into a box
+//   put       rounds a warp's rows into a box, 16 columns at a time
 //   finish    rows of a partial chunk: stored at once, by the warp; grouped dk and dv: offered to the cluster
 //   send      whole boxes: by TMA, behind the fence of the next publication; grouped dk and dv: collected
 //
@@ -35,15 +35,13 @@ class ResultStore : protected Consumer<kMembers> {
   static __device__ __forceinline__ void wait_stores() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
   }
-  __device__ __forceinline__ void put_box(const float (&y)[32], int to_box) const {
-    const uint32_t to = box(to_box);
+  // Elements 4j to 4j + 7 of y (j even): 16 columns of box `to`.
+  template <int kCount>
+  __device__ __forceinline__ void put(const float (&y)[kCount], int j, int to) const {
+    uint32_t m[4];
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      uint32_t m[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) m[i] = pack<T>(y[4 * j + 2 * i], y[4 * j + 2 * i + 1]);
-      store_matrices((to + at_.rows) ^ j << 4, m[0], m[1], m[2], m[3]);
-    }
+    for (int i = 0; i < 4; ++i) m[i] = pack<T>(y[4 * j + 2 * i], y[4 * j + 2 * i + 1]);
+    store_matrices((box(to) + at_.rows) ^ j % 8 << 4, m[0], m[1], m[2], m[3]);
   }
   __device__ __forceinline__ void finish_store(int32_t chunk, bool back) const {
     if constexpr (kGrouped)

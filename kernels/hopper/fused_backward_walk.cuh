@@ -25,7 +25,11 @@ class Walker : DecayTerms<T, kMembers> {
 
   __device__ __forceinline__ void run() {
     load_gradient();
-    issue_scores(true, false, 0);
+    const Scores scores = scores_of(0, true, false);
+    wgmma_begin();
+#pragma unroll
+    for (int part = 0; part < 4; ++part) scores.add(scores_, part);
+    wgmma_commit();
     wgmma_wait<0>(scores_);
 #pragma unroll 1
     for (int32_t stretch = block_.stretches - 1; stretch >= 0; --stretch) {
@@ -38,8 +42,10 @@ class Walker : DecayTerms<T, kMembers> {
       for (int32_t chunk = last; chunk >= first; --chunk)
         if constexpr (kPair) {
           reversed_pair(chunk, first, last);
+        } else if (at_.group) {
+          reversed<1>(chunk, first, last);
         } else {
-          reversed(chunk, first, last);
+          reversed<0>(chunk, first, last);
         }
       publish(false, first, true);
     }
@@ -125,9 +131,8 @@ class Walker : DecayTerms<T, kMembers> {
       for (int i = 0; i < 4; ++i) pairs[2 * j + i] = m[i];
     }
   }
-  // This group has put its part of a copy, and is done with the copy before. Of two buffers that take turns the
-  // other one is free, then, once both groups have said so. The results of chunk `sent` leave behind the same fence
-  // (-1: none). Where nobody reads another copy they leave alone.
+  // This group has put its part of a copy. The results of chunk `sent` leave behind the same fence (-1: none). Where
+  // nobody reads another copy they leave alone.
   __device__ __forceinline__ void publish(bool copied, int32_t sent, bool back) {
     fence_async_proxy();
     if constexpr (kGradient && kKeptInRows)
@@ -140,6 +145,8 @@ class Walker : DecayTerms<T, kMembers> {
     }
     Results::send(sent, back);
   }
+  // Until nobody reads the copy before that of this step, whose buffer the next copy takes.
+  __device__ __forceinline__ void wait_copy_free() const { block_.wait_empty(n_ + 1); }
   // Until both groups have published what this one did last.
   __device__ __forceinline__ void wait_published() {
     wait_this_round(block_.state_full(at_.group), RingIndex<1>::of(published_ - 1));
@@ -161,24 +168,25 @@ class Walker : DecayTerms<T, kMembers> {
 
   // scores = a b^T: do v^T on the way forward; on the way back v do^T or k q^T. Of step n; where there is none, of
   // whatever lies there. With 64 columns of V the rest of k q^T is to come (add_scores), with a head to each group
-  // all of it.
-  __device__ __forceinline__ void issue_scores(bool there, bool back, uint32_t n) {
+  // all of it. By quarters of the sum.
+  struct Scores {
+    uint64_t a, b;
+    __device__ __forceinline__ void add(float (&scores)[32], int part) const {
+      add_scores(scores, a, b, part * kColumns / 64, (part + 1) * kColumns / 64);
+    }
+  };
+  __device__ __forceinline__ Scores scores_of(uint32_t n, bool there, bool back) const {
     if (there) block_.wait_full(n);
     const bool keys = back && at_.group && !kPair;
-    const uint32_t a = block_.tile(n, back ? (keys ? kK : kV) : kDo) + block_.panel_of(at_.group),
-                   b = block_.tile(n, back ? (keys ? kQ : kDo) : kV) + block_.panel_of(at_.group);
-    wgmma_begin();
-    add_scores<0, kColumns / 16>(scores_, a, b);
-    wgmma_commit();
+    return {tile_descriptor<128>(block_.tile(n, back ? (keys ? kK : kV) : kDo) + block_.panel_of(at_.group)),
+            tile_descriptor<128>(block_.tile(n, back ? (keys ? kQ : kDo) : kV) + block_.panel_of(at_.group))};
   }
-  // Of 16 columns each, steps kFrom to kTo of the sum.
-  template <int kFrom, int kTo>
-  static __device__ __forceinline__ void add_scores(float (&scores)[32], uint32_t a, uint32_t b) {
-    const uint64_t left = tile_descriptor<128>(a), right = tile_descriptor<128>(b);
+  // Of 16 columns each, steps `from` to `to` of the sum.
+  static __device__ __forceinline__ void add_scores(float (&scores)[32], uint64_t a, uint64_t b, int from, int to) {
 #pragma unroll
-    for (int k = kFrom; k < kTo; ++k) {
+    for (int k = from; k < to; ++k) {
       const uint32_t step = k / 4 * kPanel + k % 4 * 32;
-      wgmma<T, false, false>(scores, advance(left, step), advance(right, step), k > 0);
+      wgmma<T, false, false>(scores, advance(a, step), advance(b, step), k > 0);
     }
   }
   // The right operand of a product that sums over tokens: columns of a tile that are as wide as the state.
@@ -186,10 +194,13 @@ class Walker : DecayTerms<T, kMembers> {
     return kColumns == 64 ? tile_descriptor<128>(tile) : wide_descriptor(tile, kPanel);
   }
   // What a step writes into the state or its gradient: this group's 64 columns of k or q, each token times its
-  // factor, transposed, as the left operand of a product that sums over tokens.
-  __device__ __forceinline__ void scale_tokens(uint32_t tile, const float *factors, uint32_t (&written)[16]) const {
+  // factor, transposed, as the left operand of a product that sums over tokens, with the columns of `right`.
+  __device__ __forceinline__ void write(float (&state)[kState], uint32_t tile, const float *factors,
+                                        uint32_t right) const {
     const uint32_t from = tile + at_.group * kPanel + at_.columns;
     const float *const factor = factors + at_.column;
+    const uint64_t b = as_wide_as_state(right);
+    uint32_t written[16];
 #pragma unroll
     for (int s = 0; s < kChunk / 16; ++s) {
       uint32_t m[4];
@@ -199,37 +210,32 @@ class Walker : DecayTerms<T, kMembers> {
         const float2 w = *reinterpret_cast<const float2 *>(factor + 16 * s + i / 2 * 8), x = unpack<T>(m[i]);
         written[4 * s + i] = pack<T>(w.x * x.x, w.y * x.y);
       }
+      wgmma_begin();
+      wgmma<T, true>(state, written + 4 * s, advance(b, s * 16 * 128));
     }
   }
 
-  // ---- Steps. The scores of a step are there when it begins; those of the next are found while it finishes.
+  // ---- Steps. The scores of a step are there when it begins; those of the next are found while it finishes. A warp
+  // that begins a product waits until the tensor cores take it, so that other work stands between products.
 
   __device__ __forceinline__ void forward(int32_t chunk, int32_t first, int32_t last) {
     const uint32_t v = block_.tile(n_, kV) + block_.panel_of(at_.group),
                    d_o = block_.tile(n_, kDo) + block_.panel_of(at_.group), k = block_.tile(n_, kK);
     const Decays &decays = block_.decays(n_, at_.group);
+    const uint32_t copy = block_.copy(chunk) + at_.group * 64 * 128;
     float y[32];
-    uint32_t rounded[16], written[16];
-    float own[2];
-    scale_tokens(k, decays.to_end, written);
+    uint32_t rounded[16];
     scale_by(state_, decays.total);
-    wgmma_begin();
-    multiply_tokens<T>(state_, written, as_wide_as_state(v));
+    write(state_, k, decays.to_end, v);
     wgmma_commit();
+    ScoreRounding<T, false, kGradient> rounding(at_, decays, p_.log2_scale);
+    rounding.block(0, scores_, rounded);
     wait_published();
     wgmma_begin();
-    multiply_state<T, false, kColumns>(y, d_o, block_.copy(chunk) + at_.group * 64 * 128);
+    multiply_state<T, false, kColumns>(y, d_o, copy, 0);
     wgmma_commit();
     wgmma_wait<1>(state_);
-    round_scores<T, false>(at_, decays, p_.log2_scale, scores_, rounded, kGradient, own);
-    const float from_start[2] = {p_.scale * decays.from_start[at_.row], p_.scale * decays.from_start[at_.row + 8]};
-    wgmma_wait<0>(y);
-    scale_rows(y, from_start);
-    wgmma_begin();
-    multiply_tokens<T>(y, rounded, tile_descriptor<128>(k + at_.group * kPanel));
-    wgmma_commit();
-    // The last step of the stretch before has read a copy that was published, but has not published another one.
-    if (chunk == first) block_.wait_empty(n_ + 1);
+    wait_copy_free();
     // Nobody reads the state after the last chunk; on the way back the gradient there comes first.
     if (chunk < last) {
       put_copy(state_, block_.copy(chunk + 1));
@@ -241,77 +247,120 @@ class Walker : DecayTerms<T, kMembers> {
       }
       put_copy(gradient_, block_.copy(chunk + 1));
     }
+    multiply_state<T, false, kColumns>(y, d_o, copy, 1);
     publish(true, chunk > first ? chunk - 1 : -1, false);
-    issue_scores(true, chunk == last, n_ + 1);
+    rounding.block(1, scores_, rounded);
+    multiply_state<T, false, kColumns>(y, d_o, copy, 2);
+    rounding.block(2, scores_, rounded);
+    multiply_state<T, false, kColumns>(y, d_o, copy, 3);
+    wgmma_commit();
+    rounding.block(3, scores_, rounded);
+    const float from_start[2] = {p_.scale * decays.from_start[at_.row], p_.scale * decays.from_start[at_.row + 8]};
+    float own[2];
+    if constexpr (kGradient) rounding.get_own(own);
+    wgmma_wait<0>(y);
+    scale_rows(y, from_start);
+    wgmma_begin();
+    multiply_tokens<T>(y, rounded, tile_descriptor<128>(k + at_.group * kPanel));
+    wgmma_commit();
+    const Scores next = scores_of(n_ + 1, true, chunk == last);
+    next.add(scores_, 0);
+    wgmma_commit();
     // Behind the fence, which would wait for it.
     if constexpr (kGradient) keep(chunk + 1 < last, chunk + 1);
     wgmma_wait<1>(y);
-    if constexpr (kGradient) {
-      const float2 dots = Terms::template dot_rows<32>(block_.tile(n_, kQ) + at_.group * kPanel, y);
-      Terms::store(DecayTerm(kQueryHalves + (kPair ? 0 : at_.group)), chunk, dots);
-      Terms::add_rows(y, own, k + at_.group * kPanel);
-    }
-    warp_arrive(block_.empty(n_));
     Results::begin_store(last);
-    Results::put_box(y, 0);
+    float dots[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kGradient) {
+        Terms::add_dots(block_.tile(n_, kQ) + at_.group * kPanel, 2 * i, y, dots);
+        Terms::add_rows(k + at_.group * kPanel, 2 * i, own, y);
+      }
+      Results::put(y, 2 * i, 0);
+      if (i < 3) next.add(scores_, i + 1);
+    }
+    wgmma_commit();
+    if constexpr (kGradient)
+      Terms::store(DecayTerm(kQueryHalves + (kPair ? 0 : at_.group)), chunk, Terms::sum_dots(dots));
+    warp_arrive(block_.empty(n_));
     Results::finish_store(chunk, false);
     wgmma_wait<0>(scores_);
     ++n_;
   }
 
-  // With 64 columns of V the other half of dv's is of what lies there, and goes nowhere.
+  // Group 0 has dk, group 1 dv. With 64 columns of V the other half of dv's is of what lies there, and goes nowhere.
+  template <int kGroup>
   __device__ __forceinline__ void reversed(int32_t chunk, int32_t first, int32_t last) {
+    constexpr bool kApart = kGradient && kGroup == 0, kAcross = kGroup == 1;
+    constexpr int kSum = kAcross ? kDim : kColumns, kResults = kAcross ? kState : 64;
     const uint32_t v = block_.tile(n_, kV), d_o = block_.tile(n_, kDo), k = block_.tile(n_, kK),
                    q = block_.tile(n_, kQ);
-    const Decays &decays = block_.decays(n_, at_.group);
+    const Decays &decays = block_.decays(n_, kGroup);
+    const uint32_t left = kGroup ? k : v, copy = block_.copy(chunk + 1);
     float y[64];
-    uint32_t rounded[16], written[16];
-    float own[2];
-    scale_tokens(q, decays.from_start, written);
+    uint32_t rounded[16];
     float through = 0;
     if constexpr (kGradient) through = through_ * decays.total;
     scale_by(gradient_, decays.total);
-    wgmma_begin();
-    multiply_tokens<T>(gradient_, written, as_wide_as_state(d_o));
-    if constexpr (kNarrows)
-      if (at_.group) add_scores<4, 8>(scores_, k, q);
-    wgmma_commit();
+    write(gradient_, q, decays.from_start, d_o);
+    if constexpr (kNarrows && kGroup) {
+      add_scores(scores_, tile_descriptor<128>(k), tile_descriptor<128>(q), 4, 8);
+      wgmma_commit();
+      wgmma_wait<0>(scores_);
+    } else {
+      wgmma_commit();
+    }
+    ScoreRounding<T, true, kApart> rounding(at_, decays, p_.log2_scale);
+    rounding.block(0, scores_, rounded);
     wait_published();
     wgmma_begin();
-    if (at_.group) {
-      multiply_state<T, true, kDim>(y, k, block_.copy(chunk + 1));
-    } else {
-      multiply_state<T, false, kColumns>(y, v, block_.copy(chunk + 1));
-    }
+    multiply_state<T, kAcross, kSum>(y, left, copy, 0);
     wgmma_commit();
     wgmma_wait<1>(gradient_);
-    round_scores<T, true>(at_, decays, p_.log2_scale, scores_, rounded, kGradient && !at_.group, own);
+    wait_copy_free();
+    if (chunk > first) put_copy(gradient_, block_.copy(chunk));
+    multiply_state<T, kAcross, kSum>(y, left, copy, 1);
+    publish(chunk > first, chunk < last ? chunk + 1 : -1, true);
+    rounding.block(1, scores_, rounded);
+    multiply_state<T, kAcross, kSum>(y, left, copy, 2);
+    rounding.block(2, scores_, rounded);
+    multiply_state<T, kAcross, kSum>(y, left, copy, 3);
+    wgmma_commit();
+    rounding.block(3, scores_, rounded);
     const float to_end[2] = {p_.scale * decays.to_end[at_.row], p_.scale * decays.to_end[at_.row + 8]};
+    float own[2];
+    if constexpr (kApart) rounding.get_own(own);
     wgmma_wait<0>(y);
     scale_rows(y, to_end);
     if constexpr (kGradient) {
       Terms::store_through(chunk, through);
-      if (at_.group) Terms::store(kFromAfter, chunk, Terms::template dot_rows<kState>(v, y));
+      // v . dv is k . dk, of the same rounded gradient.
+      if (kGroup) Terms::store(kFromAfter, chunk, Terms::template dot_rows<kResults>(v, y));
     }
     wgmma_begin();
-    multiply_tokens<T>(y, rounded, wide_descriptor(at_.group ? d_o : q, kPanel));
+    multiply_tokens<T>(y, rounded, wide_descriptor(kGroup ? d_o : q, kPanel));
     wgmma_commit();
-    if (chunk > first) put_copy(gradient_, block_.copy(chunk));
-    publish(chunk > first, chunk < last ? chunk + 1 : -1, true);
-    issue_scores(chunk > 0, chunk > first, n_ + 1);
+    const Scores next = scores_of(n_ + 1, chunk > 0, chunk > first);
+    next.add(scores_, 0);
+    wgmma_commit();
     wgmma_wait<1>(y);
-    if constexpr (kGradient) {
-      if (!at_.group) {
-        Terms::store(kFromAll, chunk, Terms::template dot_rows<64>(k, y));
-        Terms::add_rows(y, own, q);
-      }
-    }
-    uint32_t state[kState / 2];
-    if constexpr (kGradient) Terms::load_kept(chunk > first, chunk - 1, state);
-    warp_arrive(block_.empty(n_));
     Results::begin_store(chunk);
-    Results::put_box(reinterpret_cast<const float(&)[32]>(y[0]), 0);
-    if (!kNarrows || !at_.group) Results::put_box(reinterpret_cast<const float(&)[32]>(y[32]), 1);
+    float dots[4] = {0, 0, 0, 0};
+    uint32_t state[kState / 2];
+#pragma unroll
+    for (int i = 0; i < kResults / 8; ++i) {
+      if constexpr (kApart) {
+        Terms::add_dots(k, 2 * i, y, dots);
+        Terms::add_rows(q, 2 * i, own, y);
+      }
+      Results::put(y, 2 * i, i / 4);
+      if (kGradient && i == kResults / 16) Terms::load_kept(chunk > first, chunk - 1, state);
+      if (i % (kResults / 32) == 0 && i < 3 * (kResults / 32)) next.add(scores_, i / (kResults / 32) + 1);
+    }
+    wgmma_commit();
+    if constexpr (kApart) Terms::store(kFromAll, chunk, Terms::sum_dots(dots));
+    warp_arrive(block_.empty(n_));
     Results::finish_store(chunk, true);
     if constexpr (kGradient) through_ = Terms::inner_product(state, gradient_);
     wgmma_wait<0>(scores_);
@@ -325,26 +374,39 @@ class Walker : DecayTerms<T, kMembers> {
                    k = block_.tile(n_, kK) + panel, q = block_.tile(n_, kQ) + panel;
     const Decays &decays = block_.decays(n_, at_.group);
     float d_k[32], d_v[32], keys[32];
-    uint32_t to_d_k[16], to_d_v[16], written[16];
-    float own[2], none[2];
-    scale_tokens(block_.tile(n_, kQ), decays.from_start, written);
+    uint32_t to_d_k[16], to_d_v[16];
     float through = 0;
     if constexpr (kGradient) through = through_ * decays.total;
     scale_by(gradient_, decays.total);
     wgmma_begin();
-    add_scores<0, 4>(keys, k, q);
-    multiply_tokens<T>(gradient_, written, as_wide_as_state(d_o));
+    add_scores(keys, tile_descriptor<128>(k), tile_descriptor<128>(q), 0, 4);
+    write(gradient_, block_.tile(n_, kQ), decays.from_start, d_o);
     wgmma_commit();
+    ScoreRounding<T, true, kGradient> pairs(at_, decays, p_.log2_scale);
+    pairs.block(0, scores_, to_d_k);
     wait_published();
     const uint32_t rounded = block_.copy(chunk + 1) + at_.group * 64 * 128;
     wgmma_begin();
-    multiply_state<T, false, 64>(d_k, v, rounded);
-    multiply_state<T, true, 64>(d_v, k, rounded);
+    multiply_state<T, false, 64>(d_k, v, rounded, 0);
+    multiply_state<T, false, 64>(d_k, v, rounded, 1);
     wgmma_commit();
     wgmma_wait<1>(gradient_);
     wgmma_wait<1>(keys);
-    round_scores<T, true>(at_, decays, p_.log2_scale, scores_, to_d_k, kGradient, own);
-    round_scores<T, true>(at_, decays, p_.log2_scale, keys, to_d_v, false, none);
+    wait_copy_free();
+    if (chunk > first) put_copy(gradient_, block_.copy(chunk));
+    multiply_state<T, false, 64>(d_k, v, rounded, 2);
+    multiply_state<T, false, 64>(d_k, v, rounded, 3);
+    publish(chunk > first, chunk < last ? chunk + 1 : -1, true);
+    ScoreRounding<T, true, false> others(at_, decays, p_.log2_scale);
+    others.block(0, keys, to_d_v);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      multiply_state<T, true, 64>(d_v, k, rounded, i);
+      if (i < 3) pairs.block(i + 1, scores_, to_d_k), others.block(i + 1, keys, to_d_v);
+    }
+    wgmma_commit();
+    float own[2];
+    if constexpr (kGradient) pairs.get_own(own);
     const float to_end[2] = {p_.scale * decays.to_end[at_.row], p_.scale * decays.to_end[at_.row + 8]};
     wgmma_wait<0>(d_k);
     wgmma_wait<0>(d_v);
@@ -358,21 +420,28 @@ class Walker : DecayTerms<T, kMembers> {
     multiply_tokens<T>(d_k, to_d_k, tile_descriptor<128>(q));
     multiply_tokens<T>(d_v, to_d_v, tile_descriptor<128>(d_o));
     wgmma_commit();
-    if (chunk > first) put_copy(gradient_, block_.copy(chunk));
-    publish(chunk > first, chunk < last ? chunk + 1 : -1, true);
-    issue_scores(chunk > 0, chunk > first, n_ + 1);
+    const Scores next = scores_of(n_ + 1, chunk > 0, chunk > first);
+    next.add(scores_, 0);
+    wgmma_commit();
     wgmma_wait<1>(d_k);
     wgmma_wait<1>(d_v);
-    if constexpr (kGradient) {
-      Terms::store(kFromAll, chunk, Terms::template dot_rows<32>(k, d_k));
-      Terms::add_rows(d_k, own, q);
-    }
+    Results::begin_store(chunk);
+    float dots[4] = {0, 0, 0, 0};
     uint32_t state[kState / 2];
     if constexpr (kGradient) Terms::load_kept(chunk > first, chunk - 1, state);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kGradient) {
+        Terms::add_dots(k, 2 * i, d_k, dots);
+        Terms::add_rows(q, 2 * i, own, d_k);
+      }
+      Results::put(d_k, 2 * i, 0);
+      Results::put(d_v, 2 * i, 1);
+      if (i < 3) next.add(scores_, i + 1);
+    }
+    wgmma_commit();
+    if constexpr (kGradient) Terms::store(kFromAll, chunk, Terms::sum_dots(dots));
     warp_arrive(block_.empty(n_));
-    Results::begin_store(chunk);
-    Results::put_box(d_k, 0);
-    Results::put_box(d_v, 1);
     Results::finish_store(chunk, true);
     if constexpr (kGradient) through_ = Terms::inner_product(state, gradient_);
     wgmma_wait<0>(scores_);
