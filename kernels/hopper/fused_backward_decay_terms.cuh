@@ -102,10 +102,10 @@ class DecayTerms : protected ResultStore<T, kMembers> {
   // ---- To memory
 
   // Of what passes over the chunk, this warp's part.
-  __device__ __forceinline__ void store_through(int32_t chunk, float sum) const {
+  __device__ __forceinline__ void store_through(bool there, int32_t chunk, float sum) const {
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (lane() == 0)
+    if (there && lane() == 0)
       p_.through[tile() * p_.through_size +
                  ((int64_t{block_.checkpoint} * kStretch + chunk) * p_.heads + block_.head_of(at_.group)) *
                      kConsumers +

@@ -17,7 +17,7 @@ class Walker : DecayTerms<T, kMembers> {
   using Base = Consumer<kMembers>;
   using Base::p_, Base::block_, Base::at_;
   static constexpr bool kKeptInRows = kMembers == 1;  // see DecayTerms::kept
-  static constexpr bool kNarrows = kMembers == kNarrow, kPair = kMembers == kPaired;
+  static constexpr bool kGrouped = kMembers > 1, kNarrows = kMembers == kNarrow, kPair = kMembers == kPaired;
   static constexpr int kColumns = columns_of(kMembers), kState = kColumns / 2;  // of the state; of a thread's part
 
  public:
@@ -37,7 +37,8 @@ class Walker : DecayTerms<T, kMembers> {
       begin_forward(first, last);
 #pragma unroll 1
       for (int32_t chunk = first; chunk <= last; ++chunk) forward(chunk, first, last);
-      publish(false, last, false);
+      publish(false);
+      Results::send(last, false);
 #pragma unroll 1
       for (int32_t chunk = last; chunk >= first; --chunk)
         if constexpr (kPair) {
@@ -47,8 +48,10 @@ class Walker : DecayTerms<T, kMembers> {
         } else {
           reversed<0>(chunk, first, last);
         }
-      publish(false, first, true);
+      publish(false);
+      if constexpr (!kGrouped) Results::send(first, true);
     }
+    if constexpr (kGrouped) Results::send(0, true);
     store_gradient();
     Results::wait_stores();
   }
@@ -131,19 +134,16 @@ class Walker : DecayTerms<T, kMembers> {
       for (int i = 0; i < 4; ++i) pairs[2 * j + i] = m[i];
     }
   }
-  // This group has put its part of a copy. The results of chunk `sent` leave behind the same fence (-1: none). Where
-  // nobody reads another copy they leave alone.
-  __device__ __forceinline__ void publish(bool copied, int32_t sent, bool back) {
+  // This group has put its part of a copy. Results that wait in their boxes may leave, too.
+  __device__ __forceinline__ void publish(bool copied) {
     fence_async_proxy();
-    if constexpr (kGradient && kKeptInRows)
-      if (back) fence_async_proxy_global();  // results leave for where states were kept
+    if constexpr (kGradient && kKeptInRows) fence_async_proxy_global();  // they leave for where states were kept
     if (copied) {
       ++published_;
       warp_arrive(block_.state_full(at_.group));
     } else {
       __syncwarp();
     }
-    Results::send(sent, back);
   }
   // Until nobody reads the copy before that of this step, whose buffer the next copy takes.
   __device__ __forceinline__ void wait_copy_free() const { block_.wait_empty(n_ + 1); }
@@ -210,9 +210,9 @@ class Walker : DecayTerms<T, kMembers> {
         const float2 w = *reinterpret_cast<const float2 *>(factor + 16 * s + i / 2 * 8), x = unpack<T>(m[i]);
         written[4 * s + i] = pack<T>(w.x * x.x, w.y * x.y);
       }
-      wgmma_begin();
-      wgmma<T, true>(state, written + 4 * s, advance(b, s * 16 * 128));
     }
+    wgmma_begin();
+    multiply_tokens<T>(state, written, b);
   }
 
   // ---- Steps. The scores of a step are there when it begins; those of the next are found while it finishes. A warp
@@ -243,33 +243,39 @@ class Walker : DecayTerms<T, kMembers> {
       if constexpr (kGradient) {
         uint32_t pairs[kState / 2];
         get_copy(block_.copy(last), pairs);
-        through_ = Terms::inner_product(pairs, gradient_);
+        Terms::store_through(true, chunk, Terms::inner_product(pairs, gradient_) * decays.total);
       }
       put_copy(gradient_, block_.copy(chunk + 1));
     }
     multiply_state<T, false, kColumns>(y, d_o, copy, 1);
-    publish(true, chunk > first ? chunk - 1 : -1, false);
+    publish(true);
     rounding.block(1, scores_, rounded);
     multiply_state<T, false, kColumns>(y, d_o, copy, 2);
     rounding.block(2, scores_, rounded);
     multiply_state<T, false, kColumns>(y, d_o, copy, 3);
     wgmma_commit();
+    if constexpr (!kGrouped) Results::send(chunk > first ? chunk - 1 : -1, false);
     rounding.block(3, scores_, rounded);
     const float from_start[2] = {p_.scale * decays.from_start[at_.row], p_.scale * decays.from_start[at_.row + 8]};
     float own[2];
     if constexpr (kGradient) rounding.get_own(own);
     wgmma_wait<0>(y);
+    if constexpr (kGrouped) {
+      Results::send(chunk > first ? chunk - 1 : -1, false);
+      Results::send(chunk == first && last + 1 < block_.chunks ? last + 1 : -1, true);  // of the stretch before
+    }
     scale_rows(y, from_start);
     wgmma_begin();
     multiply_tokens<T>(y, rounded, tile_descriptor<128>(k + at_.group * kPanel));
     wgmma_commit();
     const Scores next = scores_of(n_ + 1, true, chunk == last);
+    Results::begin_store(last);
+    wgmma_begin();
     next.add(scores_, 0);
     wgmma_commit();
     // Behind the fence, which would wait for it.
     if constexpr (kGradient) keep(chunk + 1 < last, chunk + 1);
     wgmma_wait<1>(y);
-    Results::begin_store(last);
     float dots[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -300,8 +306,6 @@ class Walker : DecayTerms<T, kMembers> {
     const uint32_t left = kGroup ? k : v, copy = block_.copy(chunk + 1);
     float y[64];
     uint32_t rounded[16];
-    float through = 0;
-    if constexpr (kGradient) through = through_ * decays.total;
     scale_by(gradient_, decays.total);
     write(gradient_, q, decays.from_start, d_o);
     if constexpr (kNarrows && kGroup) {
@@ -321,20 +325,21 @@ class Walker : DecayTerms<T, kMembers> {
     wait_copy_free();
     if (chunk > first) put_copy(gradient_, block_.copy(chunk));
     multiply_state<T, kAcross, kSum>(y, left, copy, 1);
-    publish(chunk > first, chunk < last ? chunk + 1 : -1, true);
+    publish(chunk > first);
     rounding.block(1, scores_, rounded);
     multiply_state<T, kAcross, kSum>(y, left, copy, 2);
     rounding.block(2, scores_, rounded);
     multiply_state<T, kAcross, kSum>(y, left, copy, 3);
     wgmma_commit();
+    if constexpr (!kGrouped) Results::send(chunk < last ? chunk + 1 : -1, true);
     rounding.block(3, scores_, rounded);
     const float to_end[2] = {p_.scale * decays.to_end[at_.row], p_.scale * decays.to_end[at_.row + 8]};
     float own[2];
     if constexpr (kApart) rounding.get_own(own);
     wgmma_wait<0>(y);
+    if constexpr (kGrouped) Results::send(chunk < last ? chunk + 1 : -1, true);
     scale_rows(y, to_end);
     if constexpr (kGradient) {
-      Terms::store_through(chunk, through);
       // v . dv is k . dk, of the same rounded gradient.
       if (kGroup) Terms::store(kFromAfter, chunk, Terms::template dot_rows<kResults>(v, y));
     }
@@ -342,10 +347,11 @@ class Walker : DecayTerms<T, kMembers> {
     multiply_tokens<T>(y, rounded, wide_descriptor(kGroup ? d_o : q, kPanel));
     wgmma_commit();
     const Scores next = scores_of(n_ + 1, chunk > 0, chunk > first);
+    Results::begin_store(chunk);
+    wgmma_begin();
     next.add(scores_, 0);
     wgmma_commit();
     wgmma_wait<1>(y);
-    Results::begin_store(chunk);
     float dots[4] = {0, 0, 0, 0};
     uint32_t state[kState / 2];
 #pragma unroll
@@ -362,7 +368,9 @@ class Walker : DecayTerms<T, kMembers> {
     if constexpr (kApart) Terms::store(kFromAll, chunk, Terms::sum_dots(dots));
     warp_arrive(block_.empty(n_));
     Results::finish_store(chunk, true);
-    if constexpr (kGradient) through_ = Terms::inner_product(state, gradient_);
+    if constexpr (kGradient)
+      Terms::store_through(chunk > first, chunk - 1,
+                           Terms::inner_product(state, gradient_) * block_.decays(n_ + 1, at_.group).total);
     wgmma_wait<0>(scores_);
     ++n_;
   }
@@ -375,8 +383,6 @@ class Walker : DecayTerms<T, kMembers> {
     const Decays &decays = block_.decays(n_, at_.group);
     float d_k[32], d_v[32], keys[32];
     uint32_t to_d_k[16], to_d_v[16];
-    float through = 0;
-    if constexpr (kGradient) through = through_ * decays.total;
     scale_by(gradient_, decays.total);
     wgmma_begin();
     add_scores(keys, tile_descriptor<128>(k), tile_descriptor<128>(q), 0, 4);
@@ -396,7 +402,7 @@ class Walker : DecayTerms<T, kMembers> {
     if (chunk > first) put_copy(gradient_, block_.copy(chunk));
     multiply_state<T, false, 64>(d_k, v, rounded, 2);
     multiply_state<T, false, 64>(d_k, v, rounded, 3);
-    publish(chunk > first, chunk < last ? chunk + 1 : -1, true);
+    publish(chunk > first);
     ScoreRounding<T, true, false> others(at_, decays, p_.log2_scale);
     others.block(0, keys, to_d_v);
 #pragma unroll
@@ -405,6 +411,7 @@ class Walker : DecayTerms<T, kMembers> {
       if (i < 3) pairs.block(i + 1, scores_, to_d_k), others.block(i + 1, keys, to_d_v);
     }
     wgmma_commit();
+    Results::send(chunk < last ? chunk + 1 : -1, true);
     float own[2];
     if constexpr (kGradient) pairs.get_own(own);
     const float to_end[2] = {p_.scale * decays.to_end[at_.row], p_.scale * decays.to_end[at_.row + 8]};
@@ -413,7 +420,6 @@ class Walker : DecayTerms<T, kMembers> {
     scale_rows(d_k, to_end);
     scale_rows(d_v, to_end);
     if constexpr (kGradient) {
-      Terms::store_through(chunk, through);
       Terms::store(kFromAfter, chunk, Terms::template dot_rows<32>(k, d_k));
     }
     wgmma_begin();
@@ -421,11 +427,12 @@ class Walker : DecayTerms<T, kMembers> {
     multiply_tokens<T>(d_v, to_d_v, tile_descriptor<128>(d_o));
     wgmma_commit();
     const Scores next = scores_of(n_ + 1, chunk > 0, chunk > first);
+    Results::begin_store(chunk);
+    wgmma_begin();
     next.add(scores_, 0);
     wgmma_commit();
     wgmma_wait<1>(d_k);
     wgmma_wait<1>(d_v);
-    Results::begin_store(chunk);
     float dots[4] = {0, 0, 0, 0};
     uint32_t state[kState / 2];
     if constexpr (kGradient) Terms::load_kept(chunk > first, chunk - 1, state);
@@ -443,16 +450,15 @@ class Walker : DecayTerms<T, kMembers> {
     if constexpr (kGradient) Terms::store(kFromAll, chunk, Terms::sum_dots(dots));
     warp_arrive(block_.empty(n_));
     Results::finish_store(chunk, true);
-    if constexpr (kGradient) through_ = Terms::inner_product(state, gradient_);
+    if constexpr (kGradient)
+      Terms::store_through(chunk > first, chunk - 1,
+                           Terms::inner_product(state, gradient_) * block_.decays(n_ + 1, at_.group).total);
     wgmma_wait<0>(scores_);
     ++n_;
   }
 
   uint32_t n_ = 0;          // steps
   uint32_t published_ = 0;  // rounded copies
-  // This thread's part of <S, dS>, of the state before a chunk with the gradient after it: found at the end of the
-  // step before the chunk's walk back.
-  float through_;
   float state_[kState], gradient_[kState], scores_[32];
 };
 
