@@ -19,7 +19,8 @@ class DecayTerms : protected ResultStore<T, kMembers> {
   // ---- Where a rounded state waits for the way back, as the threads hold it: that before a chunk in the chunk's
   // rows of dk and dv, which get their results later. A warp's part of the state is as large as its 16 rows of
   // either. (Of grouped heads and of tiles in the workspace: there such rows are one head's of
-  // several, or of other dimensions, and may hold results already.) That before a stretch's last chunk does not wait.
+  // several, or of other dimensions, and may hold results already.) That before a stretch's last chunk does not
+  // wait.
   __device__ __forceinline__ uint4 *kept(int32_t chunk) const {
     if constexpr (kMembers != 1)
       return static_cast<uint4 *>(p_.kept) +
@@ -66,8 +67,8 @@ class DecayTerms : protected ResultStore<T, kMembers> {
     }
     return (part[0] + part[1]) + (part[2] + part[3]);
   }
-  // For each of two rows of a tile its dot product with the first columns of y, kElements of them in this thread: in
-  // all lanes of its quad.
+  // For each of two rows of a tile its dot product with the first columns of y, kElements of them in this thread:
+  // in all lanes of its quad.
   template <int kElements, int kCount>
   __device__ __forceinline__ float2 dot_rows(uint32_t tile, const float (&y)[kCount]) const {
     float dots[4] = {0, 0, 0, 0};
@@ -89,7 +90,8 @@ class DecayTerms : protected ResultStore<T, kMembers> {
   }
   // A piece of y += each row's factor times that of a tile.
   template <int kCount>
-  __device__ __forceinline__ void add_rows(uint32_t tile, int j, const float (&factor)[2], float (&y)[kCount]) const {
+  __device__ __forceinline__ void add_rows(uint32_t tile, int j, const float (&factor)[2],
+                                           float (&y)[kCount]) const {
     float2 x[4];
     load_pairs(tile, j, x);
 #pragma unroll

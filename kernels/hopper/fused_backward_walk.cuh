@@ -4,24 +4,29 @@
 // forward a group computes 64 columns of dq, on the way back one all of dk, the other all of dv: by the same code.
 #pragma once
 
-#include "fused_backward_decay_terms.cuh"
-#include "fused_backward_store.cuh"
+#include "fused_backward_copies.cuh"
+#include "fused_backward_products.cuh"
 
 namespace lasp::gpu::hopper::fused {
 
 // kMembers: as many blocks are a cluster, over which dk and dv are summed (fused_backward_group.cuh).
 template <typename T, bool kGradient, int kMembers>
-class Walker : DecayTerms<T, kMembers> {
+class Walker : StateCopies<T, kGradient, kMembers> {
+  using Copies = StateCopies<T, kGradient, kMembers>;
   using Terms = DecayTerms<T, kMembers>;
   using Results = ResultStore<T, kMembers>;
   using Base = Consumer<kMembers>;
   using Base::p_, Base::block_, Base::at_;
-  static constexpr bool kKeptInRows = kMembers == 1;  // see DecayTerms::kept
-  static constexpr bool kGrouped = kMembers > 1, kNarrows = kMembers == kNarrow, kPair = kMembers == kPaired;
-  static constexpr int kColumns = columns_of(kMembers), kState = kColumns / 2;  // of the state; of a thread's part
+  using Copies::n_, Copies::kState;
+  static constexpr bool kGrouped = kMembers > 1;
+  // Results leave, and their boxes are claimed, where no product is under way: clusters wait there, and otherwise
+  // the compiler would find too few registers.
+  static constexpr bool kSendsLate = kGrouped || (kGradient && kMembers != kPaired);
+  static constexpr bool kNarrows = kMembers == kNarrow, kPair = kMembers == kPaired;
+  static constexpr int kColumns = columns_of(kMembers);  // of the state
 
  public:
-  __device__ __forceinline__ Walker(const Params &p, const Block<kMembers> &block) : Terms(p, block) {}
+  __device__ __forceinline__ Walker(const Params &p, const Block<kMembers> &block) : Copies(p, block) {}
 
   __device__ __forceinline__ void run() {
     load_gradient();
@@ -37,7 +42,7 @@ class Walker : DecayTerms<T, kMembers> {
       begin_forward(first, last);
 #pragma unroll 1
       for (int32_t chunk = first; chunk <= last; ++chunk) forward(chunk, first, last);
-      publish(false);
+      Copies::publish(false);
       Results::send(last, false);
 #pragma unroll 1
       for (int32_t chunk = last; chunk >= first; --chunk)
@@ -48,7 +53,7 @@ class Walker : DecayTerms<T, kMembers> {
         } else {
           reversed<0>(chunk, first, last);
         }
-      publish(false);
+      Copies::publish(false);
       if constexpr (!kGrouped) Results::send(first, true);
     }
     if constexpr (kGrouped) Results::send(0, true);
@@ -95,67 +100,10 @@ class Walker : DecayTerms<T, kMembers> {
     });
   }
 
-  // Shared address that this lane names for four 8x8 matrices of this warp's 16 rows of a [128, 128] state in two
-  // panels, columns 8j and on (j even: see tile_offset).
-  __device__ __forceinline__ uint32_t place(uint32_t buffer, int j) const {
-    return (buffer + j / 8 * Layout::kStatePanel + (64 * at_.group + 16 * at_.warp) * 128 +
-            at_.rows) ^
-           j % 8 << 4;
-  }
-  static __device__ __forceinline__ void round(const float (&state)[kState], int j, uint32_t (&m)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) m[i] = pack<T>(state[4 * j + 2 * i], state[4 * j + 2 * i + 1]);
-  }
-  // Puts a rounded copy of `state` into a buffer.
-  __device__ __forceinline__ void put_copy(const float (&state)[kState], uint32_t buffer) const {
-#pragma unroll
-    for (int j = 0; j < kState / 4; j += 2) {
-      uint32_t m[4];
-      round(state, j, m);
-      store_matrices(place(buffer, j), m[0], m[1], m[2], m[3]);
-    }
-  }
-  __device__ __forceinline__ void keep(bool keeps, int32_t chunk) const {
-    uint4 *to = Terms::kept(chunk);
-#pragma unroll
-    for (int j = 0; j < kState / 4; j += 2) {
-      uint32_t m[4];
-      round(state_, j, m);
-      store_global_16_if(keeps, to, {m[0], m[1], m[2], m[3]}), to += Terms::kept_step();
-    }
-  }
-  // This thread's part of a copy, as it has put it there.
-  __device__ __forceinline__ void get_copy(uint32_t buffer, uint32_t (&pairs)[kState / 2]) const {
-#pragma unroll
-    for (int j = 0; j < kState / 4; j += 2) {
-      uint32_t m[4];
-      load_matrices(m, place(buffer, j));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) pairs[2 * j + i] = m[i];
-    }
-  }
-  // This group has put its part of a copy. Results that wait in their boxes may leave, too.
-  __device__ __forceinline__ void publish(bool copied) {
-    fence_async_proxy();
-    if constexpr (kGradient && kKeptInRows) fence_async_proxy_global();  // they leave for where states were kept
-    if (copied) {
-      ++published_;
-      warp_arrive(block_.state_full(at_.group));
-    } else {
-      __syncwarp();
-    }
-  }
-  // Until nobody reads the copy before that of this step, whose buffer the next copy takes.
-  __device__ __forceinline__ void wait_copy_free() const { block_.wait_empty(n_ + 1); }
-  // Until both groups have published what this one did last.
-  __device__ __forceinline__ void wait_published() {
-    wait_this_round(block_.state_full(at_.group), RingIndex<1>::of(published_ - 1));
-  }
-
   // The checkpoint has come with the tiles of the stretch's first step.
   __device__ __forceinline__ void begin_forward(int32_t first, int32_t last) {
     uint32_t pairs[kState / 2];
-    get_copy(block_.copy(first), pairs);
+    Copies::get_copy(block_.copy(first), pairs);
     if constexpr (kGradient) Terms::keep(first < last, first, pairs);
 #pragma unroll
     for (int i = 0; i < kState / 2; ++i) {
@@ -215,8 +163,8 @@ class Walker : DecayTerms<T, kMembers> {
     multiply_tokens<T>(state, written, b);
   }
 
-  // ---- Steps. The scores of a step are there when it begins; those of the next are found while it finishes. A warp
-  // that begins a product waits until the tensor cores take it, so that other work stands between products.
+  // ---- Steps. The scores of a step are there when it begins; those of the next are found while it finishes. A
+  // warp that begins a product waits until the tensor cores take it, so that other work stands between products.
 
   __device__ __forceinline__ void forward(int32_t chunk, int32_t first, int32_t last) {
     const uint32_t v = block_.tile(n_, kV) + block_.panel_of(at_.group),
@@ -230,52 +178,52 @@ class Walker : DecayTerms<T, kMembers> {
     wgmma_commit();
     ScoreRounding<T, false, kGradient> rounding(at_, decays, p_.log2_scale);
     rounding.block(0, scores_, rounded);
-    wait_published();
+    Copies::wait_published();
     wgmma_begin();
     multiply_state<T, false, kColumns>(y, d_o, copy, 0);
     wgmma_commit();
     wgmma_wait<1>(state_);
-    wait_copy_free();
+    Copies::wait_copy_free();
     // Nobody reads the state after the last chunk; on the way back the gradient there comes first.
     if (chunk < last) {
-      put_copy(state_, block_.copy(chunk + 1));
+      Copies::put_copy(state_, block_.copy(chunk + 1));
     } else {
       if constexpr (kGradient) {
         uint32_t pairs[kState / 2];
-        get_copy(block_.copy(last), pairs);
+        Copies::get_copy(block_.copy(last), pairs);
         Terms::store_through(true, chunk, Terms::inner_product(pairs, gradient_) * decays.total);
       }
-      put_copy(gradient_, block_.copy(chunk + 1));
+      Copies::put_copy(gradient_, block_.copy(chunk + 1));
     }
     multiply_state<T, false, kColumns>(y, d_o, copy, 1);
-    publish(true);
+    Copies::publish(true);
+    if constexpr (!kSendsLate) Results::send(chunk > first ? chunk - 1 : -1, false);
     rounding.block(1, scores_, rounded);
     multiply_state<T, false, kColumns>(y, d_o, copy, 2);
     rounding.block(2, scores_, rounded);
     multiply_state<T, false, kColumns>(y, d_o, copy, 3);
     wgmma_commit();
-    if constexpr (!kGrouped) Results::send(chunk > first ? chunk - 1 : -1, false);
     rounding.block(3, scores_, rounded);
     const float from_start[2] = {p_.scale * decays.from_start[at_.row], p_.scale * decays.from_start[at_.row + 8]};
     float own[2];
     if constexpr (kGradient) rounding.get_own(own);
     wgmma_wait<0>(y);
-    if constexpr (kGrouped) {
-      Results::send(chunk > first ? chunk - 1 : -1, false);
+    if constexpr (kSendsLate) Results::send(chunk > first ? chunk - 1 : -1, false);
+    if constexpr (kGrouped)
       Results::send(chunk == first && last + 1 < block_.chunks ? last + 1 : -1, true);  // of the stretch before
-    }
     scale_rows(y, from_start);
     wgmma_begin();
     multiply_tokens<T>(y, rounded, tile_descriptor<128>(k + at_.group * kPanel));
     wgmma_commit();
     const Scores next = scores_of(n_ + 1, true, chunk == last);
-    Results::begin_store(last);
+    if constexpr (kSendsLate) Results::begin_store(last);
     wgmma_begin();
     next.add(scores_, 0);
     wgmma_commit();
     // Behind the fence, which would wait for it.
-    if constexpr (kGradient) keep(chunk + 1 < last, chunk + 1);
+    if constexpr (kGradient) Copies::keep_rounded(chunk + 1 < last, chunk + 1, state_);
     wgmma_wait<1>(y);
+    if constexpr (!kSendsLate) Results::begin_store(last);
     float dots[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -295,7 +243,8 @@ class Walker : DecayTerms<T, kMembers> {
     ++n_;
   }
 
-  // Group 0 has dk, group 1 dv. With 64 columns of V the other half of dv's is of what lies there, and goes nowhere.
+  // Group 0 has dk, group 1 dv. With 64 columns of V the other half of dv's is of what lies there, and goes
+  // nowhere.
   template <int kGroup>
   __device__ __forceinline__ void reversed(int32_t chunk, int32_t first, int32_t last) {
     constexpr bool kApart = kGradient && kGroup == 0, kAcross = kGroup == 1;
@@ -317,27 +266,27 @@ class Walker : DecayTerms<T, kMembers> {
     }
     ScoreRounding<T, true, kApart> rounding(at_, decays, p_.log2_scale);
     rounding.block(0, scores_, rounded);
-    wait_published();
+    Copies::wait_published();
     wgmma_begin();
     multiply_state<T, kAcross, kSum>(y, left, copy, 0);
     wgmma_commit();
     wgmma_wait<1>(gradient_);
-    wait_copy_free();
-    if (chunk > first) put_copy(gradient_, block_.copy(chunk));
+    Copies::wait_copy_free();
+    if (chunk > first) Copies::put_copy(gradient_, block_.copy(chunk));
     multiply_state<T, kAcross, kSum>(y, left, copy, 1);
-    publish(chunk > first);
+    Copies::publish(chunk > first);
+    if constexpr (!kSendsLate) Results::send(chunk < last ? chunk + 1 : -1, true);
     rounding.block(1, scores_, rounded);
     multiply_state<T, kAcross, kSum>(y, left, copy, 2);
     rounding.block(2, scores_, rounded);
     multiply_state<T, kAcross, kSum>(y, left, copy, 3);
     wgmma_commit();
-    if constexpr (!kGrouped) Results::send(chunk < last ? chunk + 1 : -1, true);
     rounding.block(3, scores_, rounded);
     const float to_end[2] = {p_.scale * decays.to_end[at_.row], p_.scale * decays.to_end[at_.row + 8]};
     float own[2];
     if constexpr (kApart) rounding.get_own(own);
     wgmma_wait<0>(y);
-    if constexpr (kGrouped) Results::send(chunk < last ? chunk + 1 : -1, true);
+    if constexpr (kSendsLate) Results::send(chunk < last ? chunk + 1 : -1, true);
     scale_rows(y, to_end);
     if constexpr (kGradient) {
       // v . dv is k . dk, of the same rounded gradient.
@@ -347,11 +296,12 @@ class Walker : DecayTerms<T, kMembers> {
     multiply_tokens<T>(y, rounded, wide_descriptor(kGroup ? d_o : q, kPanel));
     wgmma_commit();
     const Scores next = scores_of(n_ + 1, chunk > 0, chunk > first);
-    Results::begin_store(chunk);
+    if constexpr (kSendsLate) Results::begin_store(chunk);
     wgmma_begin();
     next.add(scores_, 0);
     wgmma_commit();
     wgmma_wait<1>(y);
+    if constexpr (!kSendsLate) Results::begin_store(chunk);
     float dots[4] = {0, 0, 0, 0};
     uint32_t state[kState / 2];
 #pragma unroll
@@ -390,7 +340,7 @@ class Walker : DecayTerms<T, kMembers> {
     wgmma_commit();
     ScoreRounding<T, true, kGradient> pairs(at_, decays, p_.log2_scale);
     pairs.block(0, scores_, to_d_k);
-    wait_published();
+    Copies::wait_published();
     const uint32_t rounded = block_.copy(chunk + 1) + at_.group * 64 * 128;
     wgmma_begin();
     multiply_state<T, false, 64>(d_k, v, rounded, 0);
@@ -398,11 +348,12 @@ class Walker : DecayTerms<T, kMembers> {
     wgmma_commit();
     wgmma_wait<1>(gradient_);
     wgmma_wait<1>(keys);
-    wait_copy_free();
-    if (chunk > first) put_copy(gradient_, block_.copy(chunk));
+    Copies::wait_copy_free();
+    if (chunk > first) Copies::put_copy(gradient_, block_.copy(chunk));
     multiply_state<T, false, 64>(d_k, v, rounded, 2);
     multiply_state<T, false, 64>(d_k, v, rounded, 3);
-    publish(chunk > first);
+    Copies::publish(chunk > first);
+    Results::send(chunk < last ? chunk + 1 : -1, true);
     ScoreRounding<T, true, false> others(at_, decays, p_.log2_scale);
     others.block(0, keys, to_d_v);
 #pragma unroll
@@ -411,7 +362,6 @@ class Walker : DecayTerms<T, kMembers> {
       if (i < 3) pairs.block(i + 1, scores_, to_d_k), others.block(i + 1, keys, to_d_v);
     }
     wgmma_commit();
-    Results::send(chunk < last ? chunk + 1 : -1, true);
     float own[2];
     if constexpr (kGradient) pairs.get_own(own);
     const float to_end[2] = {p_.scale * decays.to_end[at_.row], p_.scale * decays.to_end[at_.row + 8]};
@@ -427,12 +377,12 @@ class Walker : DecayTerms<T, kMembers> {
     multiply_tokens<T>(d_v, to_d_v, tile_descriptor<128>(d_o));
     wgmma_commit();
     const Scores next = scores_of(n_ + 1, chunk > 0, chunk > first);
-    Results::begin_store(chunk);
     wgmma_begin();
     next.add(scores_, 0);
     wgmma_commit();
     wgmma_wait<1>(d_k);
     wgmma_wait<1>(d_v);
+    Results::begin_store(chunk);
     float dots[4] = {0, 0, 0, 0};
     uint32_t state[kState / 2];
     if constexpr (kGradient) Terms::load_kept(chunk > first, chunk - 1, state);
@@ -457,8 +407,6 @@ class Walker : DecayTerms<T, kMembers> {
     ++n_;
   }
 
-  uint32_t n_ = 0;          // steps
-  uint32_t published_ = 0;  // rounded copies
   float state_[kState], gradient_[kState], scores_[32];
 };
 
