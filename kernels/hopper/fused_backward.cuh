@@ -23,13 +23,16 @@
 //
 //   name         arrives                          count     waits          protects
 //   full[2]      warp 8 (and the bytes of its     2         consumers      a step's tiles and decay factors, until
-//                TMA), warp 9                                              they are there
+//                TMA), warp 9                                              they are there; with those of a
+//                stretch's
+//                                                                          first step its checkpoint
 //   empty[2]     consumers                        8         warps 8 and 9  the same, until all have read them
+//                                                 8         consumers      the copy of S or dS that the step has
+//                                                                          read, until its buffer is free
 //   tail         warp 8 with the bytes of the     1         warp 8         rows past the run's end: cleared only
 //                run's partial chunk, twice                                when TMA has written them
 //   state_full   consumers, at each publication   8         consumers      the rounded copy of S or dS, until both
-//                                                                          halves are there; and the copy before,
-//                                                                          which nobody reads then
+//                                                                          halves are there
 //   With grouped heads also one pair for each consumer warp w (fused_backward_group.cuh):
 //   offered[w]   warp w of every block of the     kMembers  warp w         the boxes of dk or dv in all blocks,
 //                cluster                                                   until they are full
@@ -41,11 +44,13 @@
 //   chunk     4  5  6  7  7  6  5  4     0  1  2  3  3  2  1  0
 //   way       forward     back           forward     back
 //
-// A step forward (back: the same order with dS, q and do, and the scores of dk and dv):
+// A step forward (back: the same order with dS, q and do, and the scores of dk and dv). A warp that begins a
+// product waits until the tensor cores take it. So products begin by quarters, with work of the CUDA cores between
+// them:
 //
-//   tensor cores   |          S += k v^T, do S^T |            P k     | do v^T of the next step |
-//   CUDA cores     | scale k |          | P of do v^T | copy of S |       | terms | dq to its boxes |
-//   TMA            | tiles of the next step, once its stage is empty  | dq of the step before leaves
+//   tensor cores   |         | S += k v^T | do S^T    | ..        | ..  | ..  | P k | do v^T of the next step, ..
+//   CUDA cores     | scale k |            | copy of S | P of do v^T, by quarters  |     | terms, dq to its boxes ..
+//   TMA            | tiles of the next step, once its stage is empty   | dq of the step before leaves
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -27,7 +27,8 @@ struct ChunkTerms {
       const auto part = [&](int which) { return there ? row[which * size + token] : 0.0f; };
       a[i] = part(kQueryHalves) + (by_group ? 0.0f : part(kQueryHalves + 1));
       b[i] = part(kFromAfter);
-      // B and all of k . dk are sums in different orders. No token of the chunk comes after the last one.
+      // B is summed in another order than all of k . dk, so their difference has an error of B's float32. Of most
+      // tokens it counts for nothing: decay leaves less of B than of the rest. The last token has no rest.
       const bool last = token + 1 == min((chunk + 1) * kChunk, run.length);
       c[i] = last ? 0.0f : part(kFromAll) - b[i];
     }

@@ -68,9 +68,9 @@ struct Params {
 };
 
 // What the gradient of a chunk's log decays is made of, with the pair of each token with itself left out: rows of q
-// . dq, a half of the columns each; of k . dk from the gradient after the chunk; of all of k . dk, added up alike,
-// so that where nothing else adds to it the two are equal. And `through`, what passes over the whole chunk. See
-// gather_terms in fused_backward_decay.cu.
+// . dq, a half of the columns each; of k . dk from the gradient after the chunk, which is v . dv from there, as the
+// group of dv finds it; of all of k . dk. And `through`, what passes over the whole chunk. See gather_terms in
+// fused_backward_decay.cu.
 enum DecayTerm { kQueryHalves = 0, kFromAfter = 2, kFromAll = 3, kDecayTerms = 4 };
 
 // Of one chunk: running sums of the log2 decay, and the factors from the chunk's start to a token, from a token to
