@@ -1,9 +1,9 @@
 // Rounded copies of the state and its gradient, in shared memory: how a group offers its half of one, and knows
 // that the other half is there. And those that wait for the way back, for the gradient of the decay.
 //
-// Each step reads the copy before its chunk, forward of the state, back of the gradient, and puts the next one in
-// the other buffer. Nobody may still read there: the step before read it, so that the tiles of the step before are
-// free, too (wait_copy_free).
+// On the way forward a step reads the state before its chunk, and puts the one after it in the other buffer. On the
+// way back it reads the gradient after its chunk, and puts the one before it. What the other buffer held was read
+// in the step before: it is free when the tiles of that step are (wait_copy_free).
 #pragma once
 
 #include "fused_backward_decay_terms.cuh"
@@ -70,7 +70,7 @@ class StateCopies : protected DecayTerms<T, kMembers> {
       __syncwarp();
     }
   }
-  // Until nobody reads the copy before that of this step, whose buffer the next copy takes.
+  // Until nobody reads the copy of the step before, whose buffer the next one takes.
   __device__ __forceinline__ void wait_copy_free() const { block_.wait_empty(n_ + 1); }
   // Until both groups have published what this one did last.
   __device__ __forceinline__ void wait_published() {

@@ -1,7 +1,7 @@
 // The two warpgroups that compute a block's gradients. Stretch by stretch, from the last to the first, they walk
 // the chunks forward with the state S, for dq, and back again with its gradient dS, for dk and dv. Both are float32
 // accumulators, [64 of K, V] in each group; rounded copies go to both groups through shared memory. On the way
-// forward a group computes 64 columns of dq, on the way back one all of dk, the other all of dv: by the same code.
+// forward a group computes 64 columns of dq, on the way back one all of dk, the other all of dv.
 #pragma once
 
 #include "fused_backward_copies.cuh"
@@ -288,10 +288,9 @@ class Walker : StateCopies<T, kGradient, kMembers> {
     wgmma_wait<0>(y);
     if constexpr (kSendsLate) Results::send(chunk < last ? chunk + 1 : -1, true);
     scale_rows(y, to_end);
-    if constexpr (kGradient) {
-      // v . dv is k . dk, of the same rounded gradient.
-      if (kGroup) Terms::store(kFromAfter, chunk, Terms::template dot_rows<kResults>(v, y));
-    }
+    // v . dv is k . dk, of the same rounded gradient.
+    if constexpr (kGradient && kGroup == 1)
+      Terms::store(kFromAfter, chunk, Terms::template dot_rows<kResults>(v, y));
     wgmma_begin();
     multiply_tokens<T>(y, rounded, wide_descriptor(kGroup ? d_o : q, kPanel));
     wgmma_commit();
@@ -369,9 +368,7 @@ class Walker : StateCopies<T, kGradient, kMembers> {
     wgmma_wait<0>(d_v);
     scale_rows(d_k, to_end);
     scale_rows(d_v, to_end);
-    if constexpr (kGradient) {
-      Terms::store(kFromAfter, chunk, Terms::template dot_rows<32>(k, d_k));
-    }
+    if constexpr (kGradient) Terms::store(kFromAfter, chunk, Terms::template dot_rows<32>(k, d_k));
     wgmma_begin();
     multiply_tokens<T>(d_k, to_d_k, tile_descriptor<128>(q));
     multiply_tokens<T>(d_v, to_d_v, tile_descriptor<128>(d_o));
