@@ -49,7 +49,7 @@ class StateCopies : protected DecayTerms<T, kMembers> {
       store_global_16_if(keeps, to, {m[0], m[1], m[2], m[3]}), to += Terms::kept_step();
     }
   }
-  // This thread's part of a copy, as it has put it there.
+  // This thread's part of a copy.
   __device__ __forceinline__ void get_copy(uint32_t buffer, uint32_t (&pairs)[kState / 2]) const {
 #pragma unroll
     for (int j = 0; j < kState / 4; j += 2) {

@@ -19,8 +19,9 @@ class Walker : StateCopies<T, kGradient, kMembers> {
   using Base::p_, Base::block_, Base::at_;
   using Copies::n_, Copies::kState;
   static constexpr bool kGrouped = kMembers > 1;
-  // Results leave, and their boxes are claimed, where no product is under way: clusters wait there, and otherwise
-  // the compiler would find too few registers.
+  // Whether results leave, and their boxes are claimed, after a product and not between its quarters. Clusters wait
+  // there in loops, and the compiler makes products on both sides of a loop wait for each other. With kGradient
+  // there are too few registers.
   static constexpr bool kSendsLate = kGrouped || (kGradient && kMembers != kPaired);
   static constexpr bool kNarrows = kMembers == kNarrow, kPair = kMembers == kPaired;
   static constexpr int kColumns = columns_of(kMembers);  // of the state
