@@ -61,6 +61,12 @@ class GpuTrace : public testing::Test {
     text << std::ifstream(path()).rdbuf();
     return text.str();
   }
+  // How well the device's clock is known beside the host's, in microseconds.
+  static double uncertainty(const std::string &text) {
+    const std::string name = "\"device_clock_uncertainty_us\":";
+    const size_t at = text.find(name);
+    return at == std::string::npos ? 0 : std::stod(text.substr(at + name.size()));
+  }
   static std::vector<Span> spans(const std::string &text, const std::string &name) {
     const std::regex pattern("\"ts\":([0-9.]+),\"dur\":([0-9.]+),\"cat\":\"[a-z]+\",\"name\":\"" + name + "\"");
     std::vector<Span> found;
@@ -77,9 +83,7 @@ class GpuTrace : public testing::Test {
   lasp_stream stream_ = nullptr;
 };
 
-// The device's clock is read to some tens of microseconds.
 TEST_F(GpuTrace, TheDeviceWorksBetweenTheCallAndTheEndOfTheWait) {
-  constexpr double kDoubtUs = 200;
   forward();
   gpu::wait(stream_);
   const double begin = host_us();
@@ -90,10 +94,12 @@ TEST_F(GpuTrace, TheDeviceWorksBetweenTheCallAndTheEndOfTheWait) {
   const std::vector<Span> calls = spans(text, "lasp_forward"), passes = spans(text, "lasp forward");
   ASSERT_EQ(calls.size(), 2u) << text;
   ASSERT_EQ(passes.size(), 2u) << text;
-  EXPECT_GT(passes[1].begin, begin - kDoubtUs);
-  EXPECT_LT(passes[1].end, end + kDoubtUs);
+  // The file says how well the clock is known: some microseconds, more on a busy host. Events have their own doubt.
+  const double doubt_us = 200 + uncertainty(text);
+  EXPECT_GT(passes[1].begin, begin - doubt_us);
+  EXPECT_LT(passes[1].end, end + doubt_us);
   EXPECT_GT(passes[1].end, passes[1].begin);
-  EXPECT_GT(passes[1].begin, calls[1].begin - kDoubtUs);
+  EXPECT_GT(passes[1].begin, calls[1].begin - doubt_us);
 }
 
 TEST_F(GpuTrace, WorkThatIsNotDoneIsCountedAndComesLater) {

@@ -8,7 +8,7 @@ namespace {
 
 // Pieces of work that a device may be behind: some hundred passes.
 constexpr size_t kSpans = 1024;
-constexpr int64_t kLongestLookNs = 20'000'000;  // at the clock, should the device be stuck
+constexpr int64_t kLongestLooksNs = 500'000'000;  // at the clock, should the device be stuck
 constexpr int kLooks = 16;
 constexpr int64_t kAnchorEveryNs = 500'000'000;
 constexpr int64_t kShortestForScaleNs = 100'000'000;
@@ -39,20 +39,21 @@ DeviceTrace::DeviceTrace(Trace &trace, cudaStream_t clock, cudaStream_t exchange
   base_ = record_moment(anchor_.get());
 }
 
-// When an event on an idle stream passes: between two looks at the host's clock, as near together as they come.
+// When an event on an idle stream passes: between two looks at the host's clock, as near together as they come. On
+// a busy host that is not near: the moment says how far from each other they are.
 DeviceTrace::Moment DeviceTrace::record_moment(cudaEvent_t event) noexcept {
   Moment moment;
-  int64_t least = kLongestLookNs;
+  const int64_t limit = Trace::now() + kLongestLooksNs;
+  int64_t least = kLongestLooksNs;
   for (int look = 0; look < kLooks; ++look) {
     const int64_t begin = Trace::now();
     if (!succeeded(cudaEventRecord(event, clock_))) return {};
-    int64_t end = begin;
-    while (!succeeded(cudaEventQuery(event)) && end - begin < kLongestLookNs) end = Trace::now();
-    end = Trace::now();
-    if (end - begin >= kLongestLookNs) return {};
-    moment = {begin + (end - begin) / 2, (end - begin) / 2, true};
-    const bool good = end - begin <= least + least / 4;
-    least = std::min(least, end - begin);
+    while (!succeeded(cudaEventQuery(event)))
+      if (Trace::now() > limit) return {};
+    const int64_t between = Trace::now() - begin;
+    moment = {begin + between / 2, between / 2, true};
+    const bool good = between <= least + least / 4;
+    least = std::min(least, between);
     if (look >= 4 && good) break;
   }
   return moment;
@@ -74,9 +75,8 @@ int32_t DeviceTrace::lane_of(cudaStream_t stream) {
 }
 
 int32_t DeviceTrace::begin(const TraceRecord &record, cudaStream_t stream) noexcept {
-  if (!base_.known) return -1;
   resolve();
-  if (next_ - first_ == spans_.size()) {
+  if (!base_.known || next_ - first_ == spans_.size()) {
     ++left_out_;
     return -1;
   }
