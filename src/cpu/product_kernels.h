@@ -1,6 +1,6 @@
 // Products of matrices that stay in the caches, for kernels.h. A BLAS copies both operands of a product before it
 // multiplies. At our sizes that takes up to a third of the time. Here b alone is copied, and only where it is
-// transposed, its rows lie far apart, or fewer than 16 columns are left.
+// transposed, its rows lie far apart for the tiles that read it, or fewer than 16 columns are left.
 #pragma once
 
 #include <algorithm>
@@ -17,19 +17,30 @@ namespace {
 // 6 x 16 numbers of c and 16 of b take 14 of 16 registers, and each load of b serves six rows.
 constexpr int kTileRows = 6, kTileCols = 16;
 constexpr int kTerms = 256;  // the most of one panel, 16 columns of b: 16 KiB, half of a first cache
+// A panel of rows so many floats apart does not stay in a first cache: its lines fall into an eighth of the sets or
+// less. From some tiles on, which all read it, a copy pays.
+constexpr int64_t kSparseRows = 128;
+constexpr int kManyRows = 8 * kTileRows;
 
 template <bool kTurnA, int kRows>
 LASP_INLINE void multiply_tile(const Product &p, const float *a, const float *b, int64_t ldb, float *c,
                                int64_t ldc) {
   Vec sums[kRows][2] = {};
-  for (int l = 0; l < p.k; ++l, b += ldb) {
+  const auto term = [&](int64_t l) __attribute__((always_inline)) {
     const Vec left = load(b), right = load(b + kLanes);
+    b += ldb;
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
       const Vec x = splat(kTurnA ? a[l * p.lda + r] : a[r * p.lda + l]);
       sums[r][0] = x * left + sums[r][0];
       sums[r][1] = x * right + sums[r][1];
     }
+  };
+  if (kTurnA && p.lda >= kFarRows) {  // slower by eights
+    for (int l = 0; l < p.k; ++l) term(l);
+  } else {  // the processor guesses the end of a longer loop wrongly each time
+#pragma GCC unroll 8
+    for (int l = 0; l < p.k; ++l) term(l);
   }
 #pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r, c += ldc) {
@@ -88,7 +99,7 @@ void multiply_terms(const Product &p) {
   const int tiles = (p.m + kTileRows - 1) / kTileRows;
   for (int j = 0; j < p.n; j += kTileCols) {
     const int cols = std::min(kTileCols, p.n - j);
-    const bool laid = p.turn_b || cols < kTileCols || p.ldb >= kFarRows;
+    const bool laid = p.turn_b || cols < kTileCols || p.ldb >= (p.m >= kManyRows ? kSparseRows : kFarRows);
     if (laid) lay_panel(p, panel, p.b + (p.turn_b ? j * p.ldb : int64_t{j}), cols);
     const float *const b = laid ? panel : p.b + j;
     for (int tile = 0, row = 0; tile < tiles; ++tile) {
