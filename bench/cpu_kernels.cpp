@@ -7,7 +7,9 @@
 // Counted per token and head: forward 2CK + 2CV with the causal half, and 4KV; backward 6CK + 4CV with the causal
 // half, and 8KV. Delta rule: forward 4CK + 4CV with the causal half, 6KV and C^2 / 3 for the inverse; backward
 // 12CK + 12CV with the causal half, 14KV and C^2 / 3. Its chunk is half as long. Rates are given by wall time and,
-// for a machine that is shared, by the processor time of all threads.
+// for a machine that is shared, by the processor time of all threads. There the speed of a core changes within a
+// second. So each pass is compared with sgemm right before and after it, and medians of rates and shares are
+// printed.
 #include <cblas.h>
 
 #include <algorithm>
@@ -27,7 +29,7 @@ namespace {
 
 struct Shape {
   int64_t tokens = 16384;
-  int32_t heads = 8, dim = 128, chunk = 128, threads = 2, repeats = 5;
+  int32_t heads = 8, dim = 128, chunk = 128, threads = 2, repeats = 11;
 };
 
 struct Buffers {
@@ -70,16 +72,49 @@ Problem make_problem(const Shape &s, Decay decay, bool delta) {
   return p;
 }
 
-Rate measure_sgemm(int threads, int repeats) {
-  constexpr int n = 1024;
-  std::vector<float> a(n * n, 0.5f), b(n * n, 0.25f), c(n * n);
+class Sgemm {
+ public:
+  explicit Sgemm(int threads)
+      : threads_(threads), a_(kSide * kSide, 0.5f), b_(kSide * kSide, 0.25f), c_(kSide * kSide) {}
+  Rate measure() {
 #ifdef OPENBLAS_VERSION
-  openblas_set_num_threads(threads);
+    openblas_set_num_threads(threads_);
 #endif
-  return best_rate(2.0 * n * n * n, threads, 4 * repeats, [&] {
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a.data(), n, b.data(), n, 0, c.data(), n);
-  });
+    constexpr int n = kSide;
+    return rate_of(2.0 * n * n * n, threads_, [&] {
+      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, a_.data(), n, b_.data(), n, 0, c_.data(),
+                  n);
+    });
+  }
+
+ private:
+  static constexpr int kSide = 1024;
+  int threads_;
+  std::vector<float> a_, b_, c_;
+};
+
+double median(std::vector<double> x) {
+  std::sort(x.begin(), x.end());
+  const size_t half = x.size() / 2;
+  return x.size() % 2 == 1 ? x[half] : (x[half - 1] + x[half]) / 2;
 }
+
+// The rates of a pass, and their shares of sgemm beside it.
+struct Samples {
+  std::vector<double> wall, processor, wall_share, processor_share;
+
+  void add(const Rate &pass, const Rate &before, const Rate &after) {
+    wall.push_back(pass.wall), wall_share.push_back(2 * pass.wall / (before.wall + after.wall));
+    processor.push_back(pass.processor);
+    processor_share.push_back(2 * pass.processor / (before.processor + after.processor));
+  }
+  void print(const char *pass) const {
+    std::printf("  %s %6.1f (%3.0f%%) [%6.1f (%5.1f%%, %.0f to %.0f%%)]", pass, median(wall),
+                100 * median(wall_share), median(processor), 100 * median(processor_share),
+                100 * *std::min_element(processor_share.begin(), processor_share.end()),
+                100 * *std::max_element(processor_share.begin(), processor_share.end()));
+  }
+};
 
 void measure(const Shape &s, Decay decay, bool delta, const char *name) {
   const Problem problem = make_problem(s, decay, delta);
@@ -105,14 +140,23 @@ void measure(const Shape &s, Decay decay, bool delta, const char *name) {
   const double rows = static_cast<double>(s.tokens) * s.heads, d = s.dim, c = problem.chunk;
   const double of_forward = delta ? 4 * c * d + 6 * d * d + c * c / 3 : 2 * c * d + 4 * d * d;
   const double of_backward = delta ? 12 * c * d + 14 * d * d + c * c / 3 : 5 * c * d + 8 * d * d;
-  const Rate sgemm = measure_sgemm(s.threads, s.repeats);
-  const Rate f = best_rate(rows * of_forward, s.threads, s.repeats, [&] { backend->forward_alone(forward); });
-  const Rate r = best_rate(rows * of_backward, s.threads, s.repeats, [&] { backend->backward_alone(backward); });
-  std::printf(
-      "%-14s forward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]   backward %6.1f (%3.0f%%) [%6.1f (%3.0f%%)]   "
-      "sgemm 1024^3 %5.1f [%5.1f]\n",
-      name, f.wall, 100 * f.wall / sgemm.wall, f.processor, 100 * f.processor / sgemm.processor, r.wall,
-      100 * r.wall / sgemm.wall, r.processor, 100 * r.processor / sgemm.processor, sgemm.wall, sgemm.processor);
+  Sgemm sgemm(s.threads);
+  const auto run_forward = [&] { backend->forward_alone(forward); };
+  const auto run_backward = [&] { backend->backward_alone(backward); };
+  run_forward(), run_backward(), sgemm.measure();  // not counted
+  Samples forwards, backwards;
+  std::vector<double> sgemms;
+  Rate before = sgemm.measure();
+  for (int turn = 0; turn < s.repeats; ++turn) {
+    const Rate f = rate_of(rows * of_forward, s.threads, run_forward), between = sgemm.measure();
+    const Rate r = rate_of(rows * of_backward, s.threads, run_backward), after = sgemm.measure();
+    forwards.add(f, before, between), backwards.add(r, between, after);
+    sgemms.push_back(before.processor);
+    before = after;
+  }
+  std::printf("%-14s", name);
+  forwards.print("forward"), backwards.print("backward");
+  std::printf("  sgemm 1024^3 [%5.1f]\n", median(sgemms));
   std::fflush(stdout);
 }
 
@@ -128,8 +172,10 @@ int main(int argc, char **argv) {
   s.chunk = static_cast<int32_t>(number(4, s.chunk));
   s.threads = static_cast<int32_t>(number(5, s.threads));
   s.repeats = static_cast<int32_t>(number(6, s.repeats));
-  std::printf("T %lld, H %d, K = V = %d, chunk %d, %d threads; GFLOP/s (share of sgemm) [by processor time]\n",
-              static_cast<long long>(s.tokens), s.heads, s.dim, s.chunk, s.threads);
+  std::printf(
+      "T %lld, H %d, K = V = %d, chunk %d, %d threads; GFLOP/s (share of sgemm) [by processor time, least to "
+      "most]\n",
+      static_cast<long long>(s.tokens), s.heads, s.dim, s.chunk, s.threads);
   const char *const names[2][4] = {{"none", "head", "scalar", "channel"},
                                    {"delta none", "delta head", "delta scalar", "delta channel"}};
   for (int delta = 0; delta < 2; ++delta)
