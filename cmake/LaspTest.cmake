@@ -81,7 +81,7 @@ function(lasp_add_skipped_test name reason)
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
 
-# lasp_add_sanitizer_suite(preset [SPARE seconds])
+# lasp_add_sanitizer_suite(preset SPARE seconds)
 # One CTest test that configures the preset beside this build, builds it, and runs its tests.
 function(lasp_add_sanitizer_suite preset)
   cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
@@ -90,11 +90,7 @@ function(lasp_add_sanitizer_suite preset)
   if(LASP_WITH_MPI STREQUAL "OFF")
     set(options -DOPTIONS=-DLASP_WITH_MPI=OFF)
   endif()
-  set(when LABELS full COST 1000)
-  if(ARGN)
-    set(when)
-  endif()
-  lasp_add_command_test(sanitizers.${preset} TIMEOUT 1200 ${ARGN} PROPERTIES PROCESSORS ${cores} ${when}
+  lasp_add_command_test(sanitizers.${preset} TIMEOUT 1200 ${ARGN} PROPERTIES PROCESSORS ${cores}
                         COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DPRESET=${preset}
                                 -DDIRECTORY=${directory} -DCORES=${cores} ${options}
                                 -P ${PROJECT_SOURCE_DIR}/tests/sanitizers.cmake)
