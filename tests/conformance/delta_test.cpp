@@ -131,6 +131,23 @@ INSTANTIATE_TEST_SUITE_P(Promise, DeltaWide,
                                          WideShape{"none_of_192_columns", LASP_DECAY_NONE, 96, 192}),
                          [](const auto &test) { return test.param.name; });
 
+// More threads than heads: the columns of a state are cut for them (K of 48 in two parts, V of 64 in eight).
+TEST(Delta, ColumnsOfAStateAreCutForThreads) {
+  for (const int32_t decay : {LASP_DECAY_NONE, LASP_DECAY_HEAD, LASP_DECAY_SCALAR, LASP_DECAY_CHANNEL}) {
+    Case c = delta_case("threads", decay);
+    c.tokens = 500, c.head_dim_k = 48, c.head_dim_v = 64, c.cpu_threads = 4;
+    const CaseData data = make_data(c);
+    const Expected expected = expected_of(c, data);
+    for (const int32_t cache : {LASP_CACHE_INCOMING, LASP_CACHE_CHUNKS}) {
+      c.cache = cache;
+      expect_promise(c, data, expected, 1, LASP_SCHEDULE_AUTO);
+      // Of three ranks, one in the middle has transitions, which only some schedules send.
+      for (const int32_t schedule : {LASP_SCHEDULE_RING, LASP_SCHEDULE_DOUBLING})
+        expect_promise(c, data, expected, 3, schedule);
+    }
+  }
+}
+
 // Without a write the state is what it was, to the bit, and neither keys nor values matter.
 TEST(Delta, BetaOfZeroWritesNothing) {
   Case c = delta_case("no_write", LASP_DECAY_NONE);
