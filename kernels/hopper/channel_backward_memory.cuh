@@ -10,6 +10,8 @@ namespace lasp::gpu::hopper::channel_backward {
 
 using mma::channel::Elements;
 using mma::channel::read_shared;
+using mma::channel::round;
+using mma::channel::take_halves;
 using mma::channel::token_of;
 using Fragment = uint32_t[4];  // of a warp: 16 channels by 16 tokens
 
@@ -83,18 +85,6 @@ class WalkerMemory {
     return {read_shared(at), read_shared(at + 32)};
   }
 
-  static __device__ __forceinline__ void widen(Elements &to, const Fragment &from) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 x = unpack<T>(from[i]);
-      to[i % 2][i / 2 * 2] = x.x, to[i % 2][i / 2 * 2 + 1] = x.y;
-    }
-  }
-  static __device__ __forceinline__ void round(const Elements &y, Fragment &rounded) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) rounded[i] = pack<T>(y[i % 2][i / 2 * 2], y[i % 2][i / 2 * 2 + 1]);
-  }
-
   // ---- On the way to memory and back
 
   // A warp's 16 tokens of 16 channels, of 16 bits each: through its place in c, then 16 bytes a lane. They join
@@ -152,15 +142,12 @@ class WalkerMemory {
                                                  int32_t count) const {
     Fragment pairs;
     if constexpr (kReversed) {
-      round(x, pairs);
+      round<T>(x, pairs);
       store_halves<false>(pairs, x_, x_bytes_, at, half, token, count);
     } else {
 #pragma unroll
       for (int low = 0; low < 2; ++low) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          pairs[i] = __byte_perm(__float_as_uint(x[i % 2][i / 2 * 2]), __float_as_uint(x[i % 2][i / 2 * 2 + 1]),
-                                 low ? 0x5410 : 0x7632);
+        take_halves(x, low, pairs);
         const RowPlace to = low ? low_place() : RowPlace{x_, x_bytes_};
         store_halves<false>(pairs, to.first, to.token_bytes, at, half, token, count);
       }

@@ -12,14 +12,16 @@ namespace lasp::gpu::hopper::channel_backward {
 
 using mma::channel::running_sums;
 using mma::channel::Sum;
+using mma::channel::sum_and_stop;
+using mma::channel::sum_to_last;
+using mma::channel::widen;
 
 template <typename T, int kHeads, int kColumns, bool kReversed, bool kPlain>
 class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
   using Memory = WalkerMemory<T, kHeads, kColumns, kReversed, kPlain>;
   using Memory::adds, Memory::block_, Memory::ends, Memory::exists_, Memory::group_, Memory::keys_at,
-      Memory::load_x, Memory::read_full, Memory::read_pair, Memory::round, Memory::scores, Memory::side,
-      Memory::state_at, Memory::store_halves, Memory::store_x, Memory::walk_, Memory::widen, Memory::y_,
-      Memory::y_bytes_;
+      Memory::load_x, Memory::read_full, Memory::read_pair, Memory::scores, Memory::side, Memory::state_at,
+      Memory::store_halves, Memory::store_x, Memory::walk_, Memory::y_, Memory::y_bytes_;
   using typename Memory::B, typename Memory::L;
   static constexpr int kSteps = kColumns / 16, kCount = kColumns / 2;
 
@@ -238,13 +240,6 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
     }
   }
 
-  // The sum up to the run's last token in this half: the total but for rounding, of which a token's own decay to
-  // the end has none this way (../mma/channel_walk.cuh).
-  static __device__ __forceinline__ float sum_to_last(const float (&sums)[4], int last) {
-    const float of_pair = last % 2 ? (last < 8 ? sums[1] : sums[3]) : last < 8 ? sums[0] : sums[2];
-    return __shfl_sync(~0u, of_pair, last / 2 % 4, 4);
-  }
-
   // ---- Results
 
   // Of a half's tokens: `out` is y without each token's own pair.
@@ -252,7 +247,7 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
     Fragment raw;
     Elements c;
     load_matrices_transposed(raw, keys_at(at.stage + L::kC, half));
-    widen(c, raw);
+    widen<T>(c, raw);
     const int32_t token = at.begin + half * kHalf, count = exists_ ? at.tokens - half * kHalf : 0;
     if (walk_.x) {
       Elements terms;
@@ -267,7 +262,7 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
       for (int h = 0; h < 2; ++h) out[h][e] = fmaf(c[h][e], same, out[h][e]);
     }
     Fragment rounded;
-    round(out, rounded);
+    round<T>(out, rounded);
     store_halves<true>(rounded, y_, y_bytes_, at, half, token, count);
   }
 
@@ -278,12 +273,16 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
     Fragment raw;
     Elements k;
     load_matrices_transposed(raw, keys_at(at.stage + L::kPartner, half));
-    widen(k, raw);
+    widen<T>(k, raw);
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
       for (int e = 0; e < 4; ++e) terms[h][e] = fmaf(-k[h][e], y[h][e], terms[h][e] * q[h][e]);
-    if (!fits) return sum_terms_and_stop(terms, at, half);
+    if (!fits) {
+      Elements g;
+      read_full(g, at.stage + L::kG, half);
+      return sum_and_stop(terms, boundary_, g, [] { return mma::thread_again() % 4; });
+    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float total = running_sums<Sum::kBackward>(terms[h]);
@@ -291,26 +290,6 @@ class Walker : WalkerMemory<T, kHeads, kColumns, kReversed, kPlain> {
       for (int e = 0; e < 4; ++e) terms[h][e] += boundary_[h];
       boundary_[h] += total;
     }
-  }
-
-  // The same token by token. Nothing passes a decay of 0, and what the sum then holds is rounding: it stops.
-  __device__ __forceinline__ void sum_terms_and_stop(Elements &terms, const Place &at, int of_half) {
-    Elements g;
-    read_full(g, at.stage + L::kG, of_half);
-#pragma unroll
-    for (int half = 1; half >= 0; --half)
-#pragma unroll 1
-      for (int source = 3; source >= 0; --source)
-#pragma unroll
-        for (int odd = 1; odd >= 0; --odd)
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int e = 2 * half + odd;
-            const float term = __shfl_sync(~0u, terms[h][e], source, 4);
-            const bool stops = __shfl_sync(~0u, int(g[h][e] <= mma::channel::kNothing), source, 4);
-            boundary_[h] = stops ? 0.0f : boundary_[h] + term;
-            if (mma::thread_again() % 4 == source) terms[h][e] = boundary_[h];
-          }
   }
 
   // ---- The state in memory

@@ -64,21 +64,10 @@ struct WalkerMemory {
   __device__ __forceinline__ void load_channels(uint32_t (&to)[4], uint32_t tile) const {
     load_matrices_transposed(to, tile + fragment_offset(L::kNarrow) + 32 * warp);
   }
-  static __device__ __forceinline__ void widen(Elements &to, const uint32_t (&from)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 x = unpack<T>(from[i]);
-      to[i % 2][i / 2 * 2] = x.x, to[i % 2][i / 2 * 2 + 1] = x.y;
-    }
-  }
 
-  static __device__ __forceinline__ void round(const Elements &y, uint32_t (&rounded)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) rounded[i] = pack<T>(y[i % 2][i / 2 * 2], y[i % 2][i / 2 * 2 + 1]);
-  }
   __device__ __forceinline__ void store_y(const Elements &y, const Source &to, uint32_t token, int count) const {
     uint32_t rounded[4];
-    round(y, rounded);
+    round<T>(y, rounded);
     store_halves<true>(rounded, to, token, count);
   }
   // A warp's 16 tokens of 16 channels, of 16 bits each: transposed, then 16 bytes a lane. They join what is there
@@ -125,15 +114,12 @@ struct WalkerMemory {
                                                  int count) const {
     uint32_t pairs[4];
     if constexpr (kReversed) {
-      round(x, pairs);
+      round<T>(x, pairs);
       store_halves<false>(pairs, tensors[kX], token, count);
     } else {
 #pragma unroll
       for (int low = 0; low < 2; ++low) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          pairs[i] = __byte_perm(__float_as_uint(x[i % 2][i / 2 * 2]), __float_as_uint(x[i % 2][i / 2 * 2 + 1]),
-                                 low ? 0x5410 : 0x7632);
+        take_halves(x, low, pairs);
         store_halves<false>(pairs, tensors[low ? kPartner : kX], token, count);
       }
     }

@@ -1,8 +1,9 @@
-// What the walks of channel_walk.cuh are made of: limits of their factors, which elements a lane holds, sums along
-// tokens, and where ldmatrix reads.
+// What the walks of channel_walk.cuh are made of: limits of their factors, decays from shared memory, and where
+// ldmatrix reads.
 #pragma once
 
 #include "../add_global.cuh"
+#include "channel_elements.cuh"
 #include "channel_layout.cuh"
 
 namespace lasp::gpu::mma::channel {
@@ -11,14 +12,6 @@ namespace lasp::gpu::mma::channel {
 // the exponents of the factors, so that 2^limit times a masked 0 (2^-126 to them) cuts what is below 2^-24 of it.
 template <typename T>
 inline constexpr float kLimit = kIsBFloat16<T> ? 40 : 5;
-// A log2 decay that is 0 in float32.
-constexpr float kNothing = -126;
-
-// What a lane has of a warp's 16 channels by 16 tokens, as of the fragments: channels r and r + 8, tokens 2q,
-// 2q + 1, 2q + 8, 2q + 9.
-using Elements = float[2][4];
-
-__device__ __forceinline__ int token_of(int e) { return 2 * (int(threadIdx.x) & 3) + (e & 1) + 8 * (e >> 1); }
 
 __device__ __forceinline__ float read_shared(uint32_t at) {
   float x;
@@ -50,43 +43,6 @@ __device__ __forceinline__ void read_log2_decays(Elements &to, uint32_t at, int 
   for (int h = 0; h < 2; ++h)
 #pragma unroll
     for (int e = 0; e < 4; ++e) to[h][e] = clamped_log2(to[h][e]);
-}
-
-// Sums over a chunk's tokens, of a row's four lanes: inclusive from the first token on, or from the last one back,
-// or those of earlier or later tokens alone. Returns the total.
-enum class Sum { kForward, kBackward, kBefore, kAfter };
-template <Sum kSum>
-__device__ __forceinline__ float running_sums(float (&x)[4]) {
-  constexpr bool kBack = kSum == Sum::kBackward || kSum == Sum::kAfter;
-  const int q = threadIdx.x & 3;
-  float before[2], total[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float pair = x[2 * half] + x[2 * half + 1];
-    float sum = pair;
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-      const float other = kBack ? __shfl_down_sync(~0u, sum, step, 4) : __shfl_up_sync(~0u, sum, step, 4);
-      if (kBack ? q + step < 4 : q >= step) sum += other;
-    }
-    total[half] = __shfl_sync(~0u, sum, kBack ? 0 : 3, 4);
-    before[half] = sum - pair;
-  }
-  before[kBack ? 0 : 1] += total[kBack ? 1 : 0];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float &first = x[2 * half], &second = x[2 * half + 1];
-    if (kSum == Sum::kForward) {
-      first += before[half], second += first;
-    } else if (kSum == Sum::kBackward) {
-      second += before[half], first += second;
-    } else if (kSum == Sum::kBefore) {
-      second = before[half] + first, first = before[half];
-    } else {
-      first = before[half] + second, second = before[half];
-    }
-  }
-  return total[0] + total[1];
 }
 
 // Where a lane's row of 16 tokens by 16 columns of a tile is for ldmatrix: as a right operand with tokens as

@@ -19,8 +19,8 @@ template <typename T, int kRows, int kColumns, bool kReversed, bool kPlain>
 struct Walker : WalkerMemory<T, kRows, kColumns, kReversed, kPlain> {
   using Memory = WalkerMemory<T, kRows, kColumns, kReversed, kPlain>;
   using Memory::p, Memory::shared, Memory::warp, Memory::lane, Memory::stage, Memory::channel, Memory::write_pair,
-      Memory::write_word, Memory::write_float, Memory::widen, Memory::load_channels, Memory::load_x,
-      Memory::store_x, Memory::store_y;
+      Memory::write_word, Memory::write_float, Memory::load_channels, Memory::load_x, Memory::store_x,
+      Memory::store_y;
   using L = Layout<kRows, kColumns, kReversed>;
   static constexpr int kSteps = kColumns / 16, kWarps = kRows / 16;
   float s[2 * kSteps][4];
@@ -198,14 +198,6 @@ struct Walker : WalkerMemory<T, kRows, kColumns, kReversed, kPlain> {
     return !beyond;
   }
 
-  // The sum up to the run's last token in this chunk: the total but for rounding, of which a token's own decay to
-  // the end has none this way. So <S, dS>, from which d_g begins, is the last token's k y to float32 where decays
-  // leave nothing of other tokens.
-  static __device__ __forceinline__ float sum_to_last(const float (&sums)[4], int last) {
-    const float of_pair = last % 2 ? (last < 8 ? sums[1] : sums[3]) : last < 8 ? sums[0] : sums[2];
-    return __shfl_sync(~0u, of_pair, last / 2 % 4, 4);
-  }
-
   __device__ __forceinline__ void step(const Source *tensors, int of_stage, int copy, int chunk, int32_t length) {
     const uint32_t tile = stage(of_stage), scores = shared + L::kScores + copy * L::kScoreBytes;
     Elements sums;
@@ -244,7 +236,7 @@ struct Walker : WalkerMemory<T, kRows, kColumns, kReversed, kPlain> {
     const int count = min(kChunk, length - chunk * kChunk);
     Elements c;
     load_channels(c_raw, tile + L::kCt);
-    widen(c, c_raw);
+    widen<T>(c, c_raw);
     if (p.x) {
       Elements terms;
       if (kReversed) decay_gradient(terms, out, c, tile, fits);
@@ -271,7 +263,7 @@ struct Walker : WalkerMemory<T, kRows, kColumns, kReversed, kPlain> {
     uint32_t partner_raw[4];
     load_channels(partner_raw, tile + L::kPartnerT);
     Elements k;
-    widen(k, partner_raw);
+    widen<T>(k, partner_raw);
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -280,7 +272,9 @@ struct Walker : WalkerMemory<T, kRows, kColumns, kReversed, kPlain> {
     float boundary[2] = {read_shared(boundary_at), read_shared(boundary_at + 32)};
     __syncwarp();  // the lanes of a row write it again
     if (!fits) {
-      sum_terms_and_stop(terms, boundary, tile);
+      Elements g;
+      read_decays(g, tile);
+      sum_and_stop(terms, boundary, g, [this] { return lane % 4; });
       write_float(boundary_at, boundary[0]), write_float(boundary_at + 32, boundary[1]);
       return;
     }
@@ -291,26 +285,6 @@ struct Walker : WalkerMemory<T, kRows, kColumns, kReversed, kPlain> {
       for (int e = 0; e < 4; ++e) terms[h][e] += boundary[h];
       write_float(boundary_at + 32 * h, boundary[h] + total);
     }
-  }
-
-  // The same token by token. Nothing passes a decay of 0, and what the sum then holds is rounding: it stops.
-  __device__ __forceinline__ void sum_terms_and_stop(Elements &terms, float (&boundary)[2], uint32_t tile) const {
-    Elements g;
-    read_decays(g, tile);
-#pragma unroll
-    for (int half = 1; half >= 0; --half)
-#pragma unroll 1
-      for (int source = 3; source >= 0; --source)
-#pragma unroll
-        for (int odd = 1; odd >= 0; --odd)
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int e = 2 * half + odd;
-            const float term = __shfl_sync(~0u, terms[h][e], source, 4);
-            const bool stops = __shfl_sync(~0u, int(g[h][e] <= kNothing), source, 4);
-            boundary[h] = stops ? 0.0f : boundary[h] + term;
-            if (lane % 4 == source) terms[h][e] = boundary[h];
-          }
   }
 
   __device__ __forceinline__ void read_state(int64_t state, int64_t head, int64_t tile) {
