@@ -10,7 +10,7 @@ struct DeviceTimes {
   int64_t base_ns = 0, uncertainty_ns = 0;
   double scale = 1;
   uint64_t unfinished = 0;  // pieces of work that the device has not done yet
-  uint64_t left_out = 0;    // those for which no event was free
+  uint64_t left_out = 0;    // those for which no event was free, or all where the clock is not known
 };
 
 }  // namespace lasp

@@ -40,6 +40,7 @@ class GpuTrace : public testing::Test {
     stream_ = gpu::make_stream();
     memory_.upload(stream_);
     gpu::wait(stream_);
+    started_us_ = host_us();
     EXPECT_EQ(lasp_trace_start(context_, nullptr), LASP_OK) << lasp_last_error();
   }
   ~GpuTrace() override {
@@ -61,11 +62,15 @@ class GpuTrace : public testing::Test {
     text << std::ifstream(path()).rdbuf();
     return text.str();
   }
-  // How well the device's clock is known beside the host's, in microseconds.
-  static double uncertainty(const std::string &text) {
+  // How well the device's clock is known beside the host's, in microseconds: the host looked at it twice since the
+  // trace began, and it is known to half of the time between these looks.
+  double uncertainty(const std::string &text) const {
     const std::string name = "\"device_clock_uncertainty_us\":";
     const size_t at = text.find(name);
-    return at == std::string::npos ? 0 : std::stod(text.substr(at + name.size()));
+    EXPECT_NE(at, std::string::npos) << text;
+    const double us = at == std::string::npos ? 0 : std::stod(text.substr(at + name.size()));
+    EXPECT_LE(2 * us, host_us() - started_us_);
+    return us;
   }
   static std::vector<Span> spans(const std::string &text, const std::string &name) {
     const std::regex pattern("\"ts\":([0-9.]+),\"dur\":([0-9.]+),\"cat\":\"[a-z]+\",\"name\":\"" + name + "\"");
@@ -75,6 +80,7 @@ class GpuTrace : public testing::Test {
     return found;
   }
 
+  double started_us_ = 0;
   RunOptions options_;
   RankMemory memory_;
   lasp_comm *comm_ = nullptr;

@@ -8,7 +8,8 @@ namespace {
 
 // Pieces of work that a device may be behind: some hundred passes.
 constexpr size_t kSpans = 1024;
-constexpr int64_t kLongestLooksNs = 500'000'000;  // at the clock, should the device be stuck
+constexpr int64_t kLongestLooksNs = 500'000'000;  // all together, should the device be stuck
+constexpr int64_t kSureNs = 1'000'000;            // a moment that is known worse says nothing of the clock's rate
 constexpr int kLooks = 16;
 constexpr int64_t kAnchorEveryNs = 500'000'000;
 constexpr int64_t kShortestForScaleNs = 100'000'000;
@@ -43,10 +44,11 @@ DeviceTrace::DeviceTrace(Trace &trace, cudaStream_t clock, cudaStream_t exchange
 // a busy host that is not near: the moment says how far from each other they are.
 DeviceTrace::Moment DeviceTrace::record_moment(cudaEvent_t event) noexcept {
   Moment moment;
-  const int64_t limit = Trace::now() + kLongestLooksNs;
+  const int64_t first = Trace::now(), limit = first + kLongestLooksNs;
   int64_t least = kLongestLooksNs;
   for (int look = 0; look < kLooks; ++look) {
     const int64_t begin = Trace::now();
+    if (moment.known && begin - first > kLongestLooksNs / 4) break;  // one more look could lose it
     if (!succeeded(cudaEventRecord(event, clock_))) return {};
     while (!succeeded(cudaEventQuery(event)))
       if (Trace::now() > limit) return {};
@@ -127,12 +129,14 @@ void DeviceTrace::resolve() noexcept {
 DeviceTimes DeviceTrace::collect() noexcept {
   resolve();
   DeviceTimes times{base_.host_ns, base_.uncertainty_ns, 1, next_ - first_, left_out_};
+  if (!base_.known) return times;
   const Moment moment = record_moment(now_.get());
   int64_t position = 0;
-  if (!base_.known || !moment.known || !position_of(now_.get(), position)) return times;
+  if (!moment.known || !position_of(now_.get(), position)) return times;
   if (position < kShortestForScaleNs) return times;
   const double scale = static_cast<double>(moment.host_ns - base_.host_ns) / static_cast<double>(position);
-  if (std::fabs(scale - 1) < kMostDrift) times.scale = scale;
+  if (std::fabs(scale - 1) < kMostDrift && base_.uncertainty_ns + moment.uncertainty_ns < kSureNs)
+    times.scale = scale;
   times.uncertainty_ns = std::max(times.uncertainty_ns, moment.uncertainty_ns);
   return times;
 }

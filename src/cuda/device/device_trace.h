@@ -1,5 +1,6 @@
 // When a device did what a trace has of it: a pair of events around each piece of work, read when they have passed.
-// Nothing here waits for the device; a piece for which no pair is free is counted and left out.
+// Nothing here waits for the device's work; reading its clock takes up to half a second on a device that is stuck.
+// A piece for which no pair is free, or without a clock, is counted and left out.
 #pragma once
 
 #include <vector>
@@ -17,7 +18,7 @@ class DeviceTrace {
   DeviceTrace(Trace &trace, cudaStream_t clock, cudaStream_t exchange);
 
   const Trace &trace() const { return trace_; }
-  // A piece of work begins on the stream. -1: no pair of events is free. Neither throws.
+  // A piece of work begins on the stream. -1: it is left out. Neither throws.
   int32_t begin(const TraceRecord &record, cudaStream_t stream) noexcept;
   void end(int32_t span) noexcept;
   // Adds what has passed meanwhile to the trace, and says how the device's clock runs beside the host's.
