@@ -46,7 +46,8 @@ endfunction()
 # lasp_add_command_test(name COMMAND word... [TIMEOUT seconds] [SPARE seconds] [PROPERTIES key value...])
 # Exit status 77 means skipped; the program has then printed "SKIPPED: reason".
 # SPARE: a "full" test that runs after all others, the longest first, and is left out where no time is left for it
-# (tests/spare). The number is what it takes on a slow machine.
+# (tests/spare). The number is what it takes on a slow machine. With a COST of its own among the properties it runs
+# earlier, and the number has to cover what comes after it, too.
 function(lasp_add_command_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;SPARE" "COMMAND;PROPERTIES")
   if(NOT arg_TIMEOUT)
@@ -60,7 +61,7 @@ function(lasp_add_command_test name)
     list(PREPEND arg_COMMAND ${program})
     list(PREPEND arg_COMMAND ${PROJECT_SOURCE_DIR}/tests/spare ${arg_SPARE})
     math(EXPR cost "${arg_SPARE} - 10000")
-    list(APPEND arg_PROPERTIES LABELS full COST ${cost})
+    list(PREPEND arg_PROPERTIES LABELS full COST ${cost})
   endif()
   add_test(NAME ${name} COMMAND ${arg_COMMAND})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77
@@ -81,7 +82,7 @@ function(lasp_add_skipped_test name reason)
   set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED: ")
 endfunction()
 
-# lasp_add_sanitizer_suite(preset SPARE seconds)
+# lasp_add_sanitizer_suite(preset SPARE seconds [COST cost])
 # One CTest test that configures the preset beside this build, builds it, and runs its tests.
 function(lasp_add_sanitizer_suite preset)
   cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
@@ -90,7 +91,13 @@ function(lasp_add_sanitizer_suite preset)
   if(LASP_WITH_MPI STREQUAL "OFF")
     set(options -DOPTIONS=-DLASP_WITH_MPI=OFF)
   endif()
-  lasp_add_command_test(sanitizers.${preset} TIMEOUT 1200 ${ARGN} PROPERTIES PROCESSORS ${cores}
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SPARE;COST" "")
+  set(cost)
+  if(arg_COST)
+    set(cost COST ${arg_COST})
+  endif()
+  lasp_add_command_test(sanitizers.${preset} TIMEOUT 1200 SPARE ${arg_SPARE}
+                        PROPERTIES PROCESSORS ${cores} ${cost}
                         COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DPRESET=${preset}
                                 -DDIRECTORY=${directory} -DCORES=${cores} ${options}
                                 -P ${PROJECT_SOURCE_DIR}/tests/sanitizers.cmake)

@@ -24,7 +24,8 @@ export -f run
 export log
 
 jobs=() part_number=0
-for test in kernel fused_backward mma_pass channel_pass channel_states channel_backward delta_fast delta; do
+for test in kernel fused_backward mma_pass channel_pass channel_states channel_backward packed_tables decay_cutoff \
+            delta_fast delta; do
   program=$programs/lasp_${test}_test_emulated
   jobs+=("run $test '$program'" "run $test.late LASP_EMULATOR_ASYNC=late '$program'")
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Models of Hugging Face transformers over 2, 3 and 4 ranks (bindings/python/tests/test_torch_hf_full.py; `make check`
-# splits fewer over 2), and the command that verifies one (test_torch_verify.py). Then layers of flash-linear-attention over
+# Models of Hugging Face transformers over 2, 3 and 4 ranks (bindings/python/tests/test_torch_hf_full.py; `make
+# check-full` splits fewer over 2), and the command that verifies one (test_torch_verify.py). Then layers of flash-linear-attention over
 # as many ranks, and trainers, Megatron-Core and torchtitan over 2 x 2. Minutes on two cores. Fails where a package is not
 # installed, but for those that LASP_MODELS_WITHOUT names; what did not run is said at the end.
 #     tests/long/models.sh BUILD_DIR      LASP_HF_RANKS="2 3 4"; LASP_MODELS_WITHOUT="megatron deepspeed"; LASP_TORCH_VENV,
