@@ -17,7 +17,7 @@ inline double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Of one run of `flop` operations.
+// The rates of one run of `flop` operations.
 template <class Body>
 Rate rate_of(double flop, int threads, Body &&body) {
   const double processor = processor_seconds();

@@ -41,7 +41,7 @@ class Rows(list):
 
 def the_row(rows, words):
     wanted = [word.split("=", 1) for word in shlex.split(words)]
-    found = set.intersection(*(rows.with_value(column, value) for column, value in wanted))
+    found = set(range(len(rows))).intersection(*(rows.with_value(column, value) for column, value in wanted))
     if len(found) != 1:
         raise ValueError(f"{len(found)} rows are {words}")
     return rows[found.pop()]
