@@ -58,7 +58,8 @@
  * - Threads. Different contexts may be used from different threads freely. One context, its plans, halos and its
  *   comm are used by one thread at a time. A function that takes no handle may be called from any
  *   thread. lasp_context_get_async_error and lasp_context_abort may be called from any thread at any time, also while
- *   another thread is inside a call of that context.
+ *   another thread is inside a call of that context. So may lasp_comm_get_rank, lasp_context_get_device,
+ *   lasp_plan_get_info, lasp_plan_get_owners and lasp_plan_describe, while nobody destroys their handle.
  * - Collective calls (lasp_plan_create, lasp_plan_prepare, lasp_forward, lasp_backward, lasp_halo_create,
  *   lasp_halo_forward, lasp_halo_backward) are made by every rank of the group, in the same order. Where a rank does not
  *   come, the others return LASP_ERROR_PEER_LOST within the time limit. Where its call fails, or is refused although the
@@ -533,7 +534,7 @@ typedef struct lasp_problem {
   int32_t backward;            /* 1: the plan serves backward too; 0: forward only, no state cache is kept */
   int32_t broadcast_final_state; /* 1: every rank receives all of final_state */
   /* Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have
-   * the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32. */
+   * the problem's, decay and beta have float32 or the problem's, a gradient what it is the gradient of, or float32. */
   lasp_layout q, k, v, o;
   lasp_layout decay_layout, beta_layout; /* decay [B, T, H] or [B, T, H, K], beta [B, T, H]; a decay per head [H] is
                                             contiguous float32 and has none */

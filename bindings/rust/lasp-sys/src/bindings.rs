@@ -633,16 +633,16 @@ pub struct lasp_problem {
     #[doc = " 1: every rank receives all of final_state"]
     pub broadcast_final_state: i32,
     #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
-    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32."]
+    #[doc = " the problem's, decay and beta have float32 or the problem's, a gradient what it is the gradient of, or float32."]
     pub q: lasp_layout,
     #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
-    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32."]
+    #[doc = " the problem's, decay and beta have float32 or the problem's, a gradient what it is the gradient of, or float32."]
     pub k: lasp_layout,
     #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
-    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32."]
+    #[doc = " the problem's, decay and beta have float32 or the problem's, a gradient what it is the gradient of, or float32."]
     pub v: lasp_layout,
     #[doc = " Of the tensors that the problem has; LASP_LAYOUT_INIT for others. Types that are computed: q, k, v, o and d_o have"]
-    #[doc = " the problem's, decay has float32 or the problem's, a gradient what it is the gradient of, or float32."]
+    #[doc = " the problem's, decay and beta have float32 or the problem's, a gradient what it is the gradient of, or float32."]
     pub o: lasp_layout,
     #[doc = " decay [B, T, H] or [B, T, H, K], beta [B, T, H]; a decay per head [H] is"]
     #[doc = "contiguous float32 and has none"]
