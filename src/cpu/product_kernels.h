@@ -18,9 +18,9 @@ namespace {
 // 6 x 16 numbers of c and 16 of b take 14 of 16 registers, and each load of b serves six rows.
 constexpr int kTileRows = 6, kTileCols = 16;
 constexpr int kTerms = 256;  // the most of one panel, 16 columns of b: 16 KiB, half of a first cache
-// A panel of rows that are a multiple of so many floats apart does not stay in a first cache: its lines fall into
-// an eighth of the sets or less. Where so many rows of a are multiplied by it a copy pays. Rows of other distances
-// from there on are copied as well; 128, 256 and 512 were measured.
+// A panel of rows that are kSparseRows floats apart, or a multiple of it, does not stay in a first cache: its lines
+// fall into an eighth of the sets or less. Where kManyRows rows of a or more are multiplied by it, a copy pays.
+// Rows at other distances from there on are copied as well; 128, 256 and 512 were measured.
 constexpr int64_t kSparseRows = 128;
 constexpr int kManyRows = 8 * kTileRows;
 
